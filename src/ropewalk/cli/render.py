@@ -1,0 +1,131 @@
+"""The human rendering of an envelope: the same result as text, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+
+def render(envelope: dict[str, Any]) -> str:
+    """Gives an envelope as text with a line end."""
+    if not envelope["ok"]:
+        return _error(envelope["error"])
+    result = envelope["result"]
+    special = _SPECIAL.get(envelope["op"])
+    lines = special(result) if special else list(_lines(result))
+    lines += [f"warning: {w}" for w in envelope.get("warnings", [])]
+    recovered = envelope.get("meta", {}).get("recovered")
+    if recovered:
+        lines.append("recovered after a power loss: " + ", ".join(f"{v} {k}" for k, v in recovered.items()))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _error(error: dict[str, Any]) -> str:
+    lines = [f"error: {error['code']} {error['message']}"]
+    report = error["details"].get("report") if isinstance(error["details"], dict) else None
+    if isinstance(report, dict):
+        for file in report["files"]:
+            lines.append(f"conflict: {','.join(file['kinds'])} {file['path']}")
+            for hunk in file.get("hunks", []):
+                for side in ("base", "ours", "theirs"):
+                    part = hunk[side]
+                    lines.append(f"  {side} {part['start']},{part['count']}:")
+                    lines += [f"    {line}" for line in part["text"].splitlines()]
+        lines.append(f"against: {report['theirs']}")
+    if error.get("hint"):
+        lines.append(f"hint: {error['hint']}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _lines(value: Any, indent: str = "") -> list[str]:
+    """Gives nested values as `key: value` lines."""
+    lines: list[str] = []
+    if not isinstance(value, dict):
+        return [f"{indent}{_word(value)}"]
+    for key, item in value.items():
+        if isinstance(item, dict):
+            lines += [f"{indent}{key}:", *_lines(item, indent + "  ")]
+        elif isinstance(item, list) and any(isinstance(i, (dict, list)) for i in item):
+            lines.append(f"{indent}{key}:")
+            for entry in item:
+                inner = _lines(entry, indent + "    ") if isinstance(entry, dict) else [f"{indent}    {_word(entry)}"]
+                if inner:
+                    inner[0] = f"{indent}  - {inner[0].strip()}"
+                lines += inner
+        elif isinstance(item, list):
+            lines.append(f"{indent}{key}: {', '.join(_word(i) for i in item) if item else 'none'}")
+        else:
+            lines.append(f"{indent}{key}: {_word(item)}")
+    return lines
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def when(at: int) -> str:
+    """Gives seconds since 1970 as date and time, UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _land(result: dict[str, Any]) -> list[str]:
+    if result.get("results"):
+        return [f"{r['status']} {r.get('landed') or r['head']}" for r in result["results"]]
+    if result["status"] != "landed":
+        return [f"{result['status']} {result['landed']} on {result['onto']}"]
+    return [f"landed {result['landed']} on {result['onto']} (onto {result['merged_onto']}, attempt {result['attempts']})"]
+
+
+def _cat(result: dict[str, Any]) -> list[str]:
+    lines = str(result["content"]).split("\n")
+    if lines and lines[-1] == "":
+        lines.pop()
+    if result.get("truncated"):
+        lines.append(f"… {result['size']} bytes; go on with --offset {result['next_offset']}")
+    return lines
+
+
+def _log(result: dict[str, Any]) -> list[str]:
+    return [f"{e['id'][:12]} {when(e['created_at'])} {e['author_agent']}: {e['title']}" for e in result["entries"]]
+
+
+def _ls(result: dict[str, Any]) -> list[str]:
+    return [f"{e['kind']:<9} {e['size'] if e['size'] is not None else '-':>9} {e['name']}" for e in result["entries"]]
+
+
+def _refs(result: dict[str, Any]) -> list[str]:
+    return [f"{r['target'][:12]} {r['name']}" for r in result["refs"]]
+
+
+def _ops(result: dict[str, Any]) -> list[str]:
+    lines = []
+    for op in result["ops"]:
+        moves = ", ".join(f"{m['name']} → {(m['new'] or 'gone')[:12]}" for m in op["ref_moves"])
+        mark = f" (undone by {op['undone_by']})" if op.get("undone_by") else ""
+        lines.append(f"{op['op']:>6} {when(op['at'])} {op['kind']:<10} {op['actor']:<20} {moves}{mark}")
+    return lines
+
+
+def _diff(result: dict[str, Any]) -> list[str]:
+    return str(result.get("text", "")).splitlines()
+
+
+def _schema(result: dict[str, Any]) -> list[str]:
+    return [f"{o['name']:<14} {o['summary']}" for o in result["operations"]] if result.get("operations") else _lines(result)
+
+
+_SPECIAL: dict[str, Callable[[dict[str, Any]], list[str]]] = {
+    "land": _land,
+    "cat": _cat,
+    "log": _log,
+    "ls": _ls,
+    "ref list": _refs,
+    "op log": _ops,
+    "diff": _diff,
+    "schema": _schema,
+}

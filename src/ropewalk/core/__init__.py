@@ -1,0 +1,1 @@
+"""Errors, ids, clock, processes, configuration and events: no behaviour of the product."""

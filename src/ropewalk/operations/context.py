@@ -1,0 +1,104 @@
+"""What an operation is handed: the store, who asks, and where files of the request are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from ropewalk.core.errors import IdentityRequiredError
+from ropewalk.core.ids import check_agent
+from ropewalk.store import layout
+from ropewalk.store.changes import read_disk_file
+from ropewalk.store.store import Store
+
+
+class Context:
+    """Is one caller's view: faces make it, operations use it. The store is opened at its first use and kept."""
+
+    def __init__(
+        self,
+        *,
+        cwd: str,
+        store: str | None = None,
+        agent: str | None = None,
+        person: Callable[[], str | None] | None = None,
+        auth: str = "trust",
+        env: Mapping[str, str] | None = None,
+        progress: Callable[[str], None] | None = None,
+        data_home: str = "",
+        state_home: str = "",
+    ) -> None:
+        self.cwd = cwd
+        self._root = store
+        self._agent = agent
+        self._person = person
+        self.auth = auth
+        self.env = dict(env or {})
+        self._progress = progress
+        self.data_home = data_home
+        self.state_home = state_home
+        self._store: Store | None = None
+        self.resolved: dict[str, str] = {}
+        self.warnings: list[str] = []
+        self.exit = 0
+
+    @property
+    def root(self) -> str:
+        """Gives the store's folder: named by the caller, else found from the working folder."""
+        if self._root is None:
+            self._root = layout.discover(self.cwd)
+        return self.path(self._root)
+
+    @property
+    def named_root(self) -> str | None:
+        """Gives the store's folder as the caller named it, or None."""
+        return None if self._root is None else self.path(self._root)
+
+    @property
+    def store(self) -> Store:
+        """Gives the open store."""
+        if self._store is None:
+            self._store = Store(self.root)
+        return self._store
+
+    @property
+    def opened(self) -> Store | None:
+        """Gives the store if it was opened."""
+        return self._store
+
+    @property
+    def agent(self) -> str:
+        """Gives who asks, as `family/instance`; `E_IDENTITY_REQUIRED` when nobody said."""
+        agent = self.agent_or_none
+        if agent is None:
+            raise IdentityRequiredError("this write needs to know who makes it")
+        return agent
+
+    @property
+    def agent_or_none(self) -> str | None:
+        """Gives who asks, or None; `E_INVALID` for a name that is not `family/instance`."""
+        if self._agent is None:
+            mark = layout.workspace_mark(self.cwd) if os.path.isdir(self.cwd) else None
+            self._agent = (mark.agent if mark is not None and mark.agent else None) or (
+                self._person() if self._person else None
+            )
+        return None if self._agent is None else check_agent(self._agent)
+
+    def path(self, path: str) -> str:
+        """Gives a path of the request below the caller's working folder."""
+        return os.path.normpath(os.path.join(self.cwd, path))
+
+    def read_file(self, path: str) -> bytes:
+        """Reads a file that the request names."""
+        return read_disk_file(self.path(path))
+
+    def progress(self, line: str) -> None:
+        """Shows a line of progress, where there is somewhere to show it."""
+        if self._progress is not None:
+            self._progress(line)
+
+    def close(self) -> None:
+        """Closes the store if it was opened."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None

@@ -1,0 +1,316 @@
+"""Commit, land, rebase and blobs: what puts work into the store."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ropewalk.core.errors import (
+    BusyError,
+    CasMismatchError,
+    CasRetryExhaustedError,
+    ConflictError,
+    EmptyCommitError,
+    FencedError,
+    InvalidError,
+    KeyReusedError,
+    LandMismatchError,
+    NotFoundError,
+    RopewalkError,
+    ShallowError,
+)
+from ropewalk.core.ids import HEX40, check_key, check_ref, short_ref
+from ropewalk.operations.context import Context
+from ropewalk.operations.registry import Command, operation
+from ropewalk.store import changes, land, report, revisions
+from ropewalk.store.changes import Change, Committed, Content
+
+Rev = Annotated[str, Meta(min_length=1, max_length=4096, description="a ref, an id, or one with ~N or ^")]
+Key = Annotated[str, Meta(max_length=64, description="a UUID; the same request under it is answered once")]
+
+
+class CommitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes a message and a change list, and what they stand on."""
+
+    message: Annotated[str, Meta(description="what the change does and why")]
+    changes: Annotated[list[Change], Meta(max_length=100_000, description="the change list")]
+    parent: Rev | None = None
+    advance: Annotated[str, Meta(description="a ref to move from the parent to the new changeset")] | None = None
+    idempotency_key: Key | None = None
+
+
+@operation(
+    "commit",
+    request=CommitRequest,
+    response=Committed,
+    summary="Make a changeset from a list of changes",
+    errors=(InvalidError, EmptyCommitError, NotFoundError, CasMismatchError, KeyReusedError, BusyError),
+    writes=True,
+    core=True,
+    command=Command(files=("changes",), flags={"message": "-m", "idempotency_key": "--key"}),
+)
+def commit(ctx: Context, req: CommitRequest) -> Committed:
+    """Makes a changeset and answers once it is on disk."""
+    return changes.commit(
+        ctx.store,
+        agent=ctx.agent,
+        message=req.message,
+        changes=req.changes,
+        parent=req.parent,
+        advance=req.advance,
+        key=check_key(req.idempotency_key),
+        read_file=ctx.read_file,
+    )
+
+
+class Fence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names a ref that must still be at an id when the land is published."""
+
+    ref: str
+    id: str
+
+
+class LandOneRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes one or several changesets and the ref they land on."""
+
+    head: Rev | None = None
+    heads: Annotated[list[Rev], Meta(max_length=10_000, description="changesets to land in order")] = []
+    onto: Annotated[str, Meta(description="the ref to land on; without it the default branch")] | None = None
+    idempotency_key: Key | None = None
+    resolutions: report.Resolution | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=1000, description="merges before E_CAS_RETRY_EXHAUSTED")] = 8
+    expect_target: Annotated[str, Meta(description="refuse unless the target's head is this")] | None = None
+    allow_revert: Annotated[bool, Meta(description="take back on purpose what others landed")] = False
+    allow_reland: Annotated[bool, Meta(description="land again what was undone")] = False
+    allow_mass_delete: Annotated[bool, Meta(description="remove more than half of the files on purpose")] = False
+    fence: Fence | None = None
+
+
+class LandItem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is one changeset's outcome when several were landed."""
+
+    head: str
+    landed: str | None = None
+    status: str = "failed"
+    error: str | None = None
+    message: str | None = None
+
+
+class LandResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is a land's result; with several changesets `results` has one entry for each, in order."""
+
+    landed: str
+    status: str
+    onto: str
+    attempts: int
+    merged_onto: str
+    changed_paths: list[str]
+    more_paths: int = 0
+    merged_by: str = "trees"
+    results: list[LandItem] = []
+
+
+@operation(
+    "land",
+    request=LandOneRequest,
+    response=LandResponse,
+    summary="Land changesets on a ref by three-way merge",
+    errors=(
+        ConflictError,
+        LandMismatchError,
+        CasMismatchError,
+        KeyReusedError,
+        FencedError,
+        NotFoundError,
+        ShallowError,
+        InvalidError,
+        BusyError,
+        CasRetryExhaustedError,
+    ),
+    writes=True,
+    core=True,
+    command=Command(
+        positional=("heads*",),
+        files=("resolutions",),
+        flags={"idempotency_key": "--key", "resolutions": "--resolve"},
+        hidden=("head", "fence"),
+    ),
+)
+def land_changesets(ctx: Context, req: LandOneRequest) -> LandResponse:
+    """Lands one or several changesets, each as an operation of its own."""
+    heads = [*([req.head] if req.head else []), *req.heads]
+    if not heads:
+        raise InvalidError("no changeset was named", hint="name one or several: `rw land ID --onto main`")
+    ref = check_ref(req.onto) if req.onto else revisions.default_branch(ctx.store)
+    key = check_key(req.idempotency_key)
+    if len(heads) > 1 and (key or req.resolutions or req.expect_target):
+        raise InvalidError("a key, a resolution or an expected target goes with one changeset alone")
+    if req.expect_target is not None and not HEX40.match(req.expect_target):
+        raise InvalidError("expect_target must be a full id", expect_target=req.expect_target)
+    fence = (check_ref(req.fence.ref), req.fence.id) if req.fence else None
+    if ctx.store.ref(ref) is None:
+        raise NotFoundError(f"there is no ref {short_ref(ref)!r} to land on", hint="list refs with `rw ref list`")
+    requests = []
+    for head in heads:
+        change = revisions.resolve(ctx.store, head)
+        ctx.resolved[head] = change
+        requests.append(
+            land.request(
+                agent=ctx.agent,
+                change=change,
+                ref=ref,
+                key=key,
+                expect_target=req.expect_target,
+                allow_revert=req.allow_revert,
+                allow_reland=req.allow_reland,
+                allow_mass_delete=req.allow_mass_delete,
+                fence=fence,
+            )
+        )
+    if len(requests) > 1:
+        return _land_several(ctx, heads, requests)
+    answering = land.Answering(req.resolutions, ctx.read_file) if req.resolutions else None
+    one = land.land(ctx.store, requests[0], answering=answering, max_attempts=req.max_attempts)
+    return LandResponse(**msgspec.structs.asdict(one))
+
+
+def _land_several(ctx: Context, heads: list[str], requests: list[land.LandRequest]) -> LandResponse:
+    outcomes = land.land_many(ctx.store, requests)
+    items: list[LandItem] = []
+    first: RopewalkError | None = None
+    last: land.Landed | None = None
+    for head, outcome in zip(heads, outcomes, strict=True):
+        if isinstance(outcome, RopewalkError):
+            first = first or outcome
+            items.append(LandItem(head, None, "failed", outcome.code, outcome.message))
+        else:
+            last = outcome
+            items.append(LandItem(head, outcome.landed, outcome.status))
+    if first is not None:
+        failed = sum(item.landed is None for item in items)
+        details = {**first.details, "results": msgspec.to_builtins(items)}
+        raise type(first)(f"{failed} of {len(items)} changesets did not land; the first: {first.message}",
+                          hint=first.hint, **details)  # fmt: skip
+    assert last is not None
+    return LandResponse(**{**msgspec.structs.asdict(last), "results": items})
+
+
+class RebaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes a changeset and the revision to make it anew on."""
+
+    changeset: Rev
+    onto: Rev
+
+
+class RebaseResponse(msgspec.Struct, frozen=True):
+    """Is the new changeset and the base its work was taken from."""
+
+    changeset: str
+    base: str
+    changed_paths: list[str]
+
+
+@operation(
+    "rebase",
+    request=RebaseRequest,
+    response=RebaseResponse,
+    summary="Make a changeset's work anew on another revision",
+    errors=(ConflictError, LandMismatchError, NotFoundError, InvalidError, BusyError),
+    writes=True,
+    command=Command(positional=("changeset",)),
+)
+def rebase(ctx: Context, req: RebaseRequest) -> RebaseResponse:
+    """Rebases without landing."""
+    change, onto = revisions.resolve(ctx.store, req.changeset), revisions.resolve(ctx.store, req.onto)
+    return RebaseResponse(*land.rebase(ctx.store, agent=ctx.agent, change=change, onto=onto))
+
+
+class BlobPutRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes contents to keep."""
+
+    contents: Annotated[list[Content], Meta(min_length=1, max_length=10_000)]
+
+
+class BlobPutResponse(msgspec.Struct, frozen=True):
+    """Is the ids of the blobs, in order."""
+
+    blobs: list[str]
+
+
+@operation(
+    "blob put",
+    request=BlobPutRequest,
+    response=BlobPutResponse,
+    summary="Keep contents as blobs that change lists can name",
+    errors=(InvalidError, NotFoundError, BusyError),
+    writes=True,
+    command=Command(files=("contents",)),
+)
+def blob_put(ctx: Context, req: BlobPutRequest) -> BlobPutResponse:
+    """Writes blobs durably."""
+    data = [changes.content_bytes(c, f"content {n}", ctx.read_file) for n, c in enumerate(req.contents)]
+    return BlobPutResponse(changes.put_blobs(ctx.store, ctx.agent, data))
+
+
+BlobId = Annotated[str, Meta(pattern="^[0-9a-f]{40}$")]
+
+
+class BlobsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes blob ids."""
+
+    blobs: Annotated[list[BlobId], Meta(min_length=1, max_length=10_000)]
+
+
+class BlobHasResponse(msgspec.Struct, frozen=True):
+    """Is which of the blobs are here and which are not."""
+
+    present: list[str]
+    missing: list[str]
+
+
+@operation(
+    "blob has",
+    request=BlobsRequest,
+    response=BlobHasResponse,
+    summary="Say which blobs the store has",
+    errors=(InvalidError,),
+    command=Command(positional=("blobs*",)),
+)
+def blob_has(ctx: Context, req: BlobsRequest) -> BlobHasResponse:
+    """Looks blobs up."""
+    found = ctx.store.objects.read_many(req.blobs)
+    have = {oid: f is not None and f[0] == "blob" for oid, f in zip(req.blobs, found, strict=True)}
+    return BlobHasResponse([b for b in req.blobs if have[b]], [b for b in req.blobs if not have[b]])
+
+
+class BlobGetResponse(msgspec.Struct, frozen=True):
+    """Is the blobs' contents: `{blob, size, encoding, content}`."""
+
+    blobs: list[dict[str, Any]]
+
+
+@operation(
+    "blob get",
+    request=BlobsRequest,
+    response=BlobGetResponse,
+    summary="Read blobs by id",
+    errors=(InvalidError, NotFoundError),
+    command=Command(positional=("blobs*",)),
+)
+def blob_get(ctx: Context, req: BlobsRequest) -> BlobGetResponse:
+    """Reads whole blobs, 16 MiB in all at most."""
+    rows: list[dict[str, Any]] = []
+    total = 0
+    for oid in req.blobs:
+        data = ctx.store.objects.read(oid, "blob")
+        total += len(data)
+        if total > 16 << 20:
+            raise InvalidError("the blobs are larger than 16 MiB together", hint="read them with `rw cat` in pages")
+        try:
+            rows.append({"blob": oid, "size": len(data), "encoding": "utf8", "content": data.decode("utf-8")})
+        except UnicodeDecodeError:
+            rows.append({"blob": oid, "size": len(data), "encoding": "base64", "content": b64encode(data).decode()})
+    return BlobGetResponse(rows)

@@ -1,0 +1,133 @@
+"""The registry: what an operation is, and how to find one by its command or its tool name.
+
+A family is a module of this package whose functions carry `@operation`. `FAMILIES` names the commands of each,
+so that a command line imports one family alone; a test holds the table against the modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from ropewalk.core.errors import NotFoundError, RopewalkError
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "care": ("init", "info", "whoami", "verify", "repair", "gc", "derive status", "derive run", "backup", "restore"),
+    "publish": ("commit", "land", "rebase", "blob put", "blob has", "blob get"),
+    "read": ("resolve", "cat", "ls", "log", "show", "history", "diff", "blame", "grep"),
+    "refs": ("ref list", "ref set", "ref delete", "ref move"),
+    "undo": ("op log", "op show", "op undo"),
+    "remote": ("git import", "git export"),
+    "workspace": ("ws create", "ws list", "ws status", "ws land", "ws delete"),
+    "run": ("run", "demo", "runs list", "runs show"),
+    "describe": ("schema", "config show"),
+}
+
+
+class Command(NamedTuple):
+    """Is how an operation looks on the command line; what is not said comes from the request's fields.
+
+    `positional` are field names in order (`heads*`: all that follow, `path?`: may be left out), `rev_path` a
+    pair of fields filled from one `REV:PATH`, `files` fields read as JSON from a file or `-`, `rest` a field
+    that takes all words after `--`, `flags` other option names of fields.
+    """
+
+    positional: tuple[str, ...] = ()
+    rev_path: tuple[str, str] | None = None
+    files: tuple[str, ...] = ()
+    rest: str | None = None
+    flags: dict[str, str] = {}
+    hidden: tuple[str, ...] = ()
+
+
+class Operation(NamedTuple):
+    """Is one declared operation."""
+
+    name: str
+    tool: str
+    summary: str
+    request: type[msgspec.Struct]
+    response: type[msgspec.Struct]
+    run: Callable[[Any, Any], Any]
+    errors: tuple[type[RopewalkError], ...]
+    writes: bool
+    identity: bool
+    core: bool
+    store: bool
+    command: Command
+    stream: bool
+    family: str
+
+
+_LOADED: dict[str, Operation] = {}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def operation(
+    name: str,
+    *,
+    request: type[msgspec.Struct],
+    response: type[msgspec.Struct],
+    summary: str,
+    tool: str | None = None,
+    errors: tuple[type[RopewalkError], ...] = (),
+    writes: bool = False,
+    identity: bool | None = None,
+    core: bool = False,
+    store: bool = True,
+    command: Command | None = None,
+    stream: bool = False,
+) -> Callable[[F], F]:
+    """Declares the decorated function as an operation.
+
+    `writes` operations need an identity unless `identity=False`; `core` ones are in the small MCP profile;
+    `store=False` ones work without a store; `stream` ones may print lines of their own.
+    """
+
+    def note(function: F) -> F:
+        _LOADED[name] = Operation(
+            name,
+            tool or name.replace(" ", "_"),
+            summary,
+            request,
+            response,
+            function,
+            errors,
+            writes,
+            writes if identity is None else identity,
+            core,
+            store,
+            command or Command(),
+            stream,
+            function.__module__.rsplit(".", 1)[-1],
+        )
+        return function
+
+    return note
+
+
+def family_of(name: str) -> str | None:
+    """Gives the family of a command, or None."""
+    return next((family for family, names in FAMILIES.items() if name in names), None)
+
+
+def load(name: str) -> Operation:
+    """Gives the operation of a command name; `E_NOT_FOUND` when there is none."""
+    family = family_of(name)
+    if family is None:
+        raise NotFoundError(f"there is no operation {name!r}", hint="list them with `rw schema`", operation=name)
+    import_module(f"ropewalk.operations.{family}")
+    return _LOADED[name]
+
+
+def names() -> list[str]:
+    """Gives every command name."""
+    return [name for group in FAMILIES.values() for name in group]
+
+
+def everything() -> list[Operation]:
+    """Loads and gives every operation."""
+    return [load(name) for name in names()]

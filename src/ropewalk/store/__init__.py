@@ -1,0 +1,1 @@
+"""The version store: objects, refs, operation log, merge and land on a bare git repository and SQLite."""

@@ -1,0 +1,166 @@
+"""What a land must never do, checked apart from the merge code: change other paths, or take back others' work.
+
+Findings A11 (silent reverts), A12 (integrity) and A5 (mass deletion).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from ropewalk.core.errors import LandMismatchError
+from ropewalk.core.ids import EMPTY_TREE, path_text, short_ref
+from ropewalk.core.process import git
+from ropewalk.store import trees
+from ropewalk.store.store import Store
+from ropewalk.store.trees import Change, Entry
+
+_WINDOW_OPS, _HUNK_BYTES = 400, 256 << 10
+
+
+def check_integrity(
+    store: Store, *, base: str, change: str, target: str, result: str, wanted: Sequence[Change], merged: Sequence[bytes]
+) -> list[Change]:
+    """Gives the changes from target to result, after checking each path of them (A12); all arguments are trees.
+
+    `wanted` is the change's own diff, `merged` the paths that merge-ort or a resolution decided. A path that
+    only the change touched must come out as the change has it, a path it did not touch as the target has it;
+    paths that a rename moved are exempt. Raises `E_LAND_MISMATCH`.
+    """
+    objects = store.objects
+    done = trees.diff(objects, target, result)
+    by_path = {c.path: c for c in done}
+    free = set(merged)
+    asked: dict[bytes, Entry | None] = {}
+    for path, old, new in wanted:
+        asked[path] = new
+        there = trees.lookup(objects, target, path)
+        touched = there != old and there != new
+        if touched or path in free:
+            free.add(path)
+        elif there != new and (path not in by_path or by_path[path].new != new):
+            _mismatch(store, base, change, target, path, "is not what the change made of it", free)
+    for path, _, new in done:
+        if path in free:
+            continue
+        if path not in asked:
+            _mismatch(store, base, change, target, path, "was changed, though the change does not touch it", free)
+        elif path not in free and new != asked[path]:
+            _mismatch(store, base, change, target, path, "is not what the change made of it", free)
+    return done
+
+
+def _mismatch(store: Store, base: str, change: str, target: str, path: bytes, words: str, free: set[bytes]) -> None:
+    """Raises, unless a rename on either side explains the path."""
+    for side in (change, target):
+        out = git(store.layout.repo, "diff-tree", "-r", "-M", "--name-status", "--diff-filter=R", "-z", base, side).out
+        fields = out.split(b"\0")
+        for n in range(0, len(fields) - 2, 3):
+            free.update(fields[n + 1 : n + 3])
+    if path not in free:
+        raise LandMismatchError(
+            f"{path_text(path)!r} {words}; nothing was published",
+            hint="report this with `rw show` of the change and of the target",
+            reason="integrity",
+            path=path_text(path),
+        )
+
+
+def check_mass_delete(store: Store, base: str, change: str, wanted: Sequence[Change]) -> None:
+    """Refuses a change that leaves an empty tree or removes more than half of five or more files (A5)."""
+    gone = sum(c.new is None for c in wanted)
+    if not gone:
+        return
+    total = 0
+    for _ in trees.walk(store.objects, base):
+        total += 1
+        if total > 2 * gone:
+            return
+    if change == EMPTY_TREE or (gone >= 5 and 2 * gone > total):
+        raise LandMismatchError(
+            f"the change removes {gone} of {total} files",
+            hint="if that is what it is for, land it with --allow-mass-delete",
+            reason="mass_delete",
+            removed=gone,
+            files=total,
+        )
+
+
+def check_reverts(
+    store: Store, ref: str, base: str, base_tree: str, wanted: Sequence[Change], author: str, since: int | None
+) -> None:
+    """Refuses a change that puts back what another agent's land replaced (A11).
+
+    Looks at lands that are in the base's history and newer than operation `since`, the workspace's creation
+    (without one: about the last 200 lands). Raises `E_LAND_MISMATCH` with the list of them.
+    """
+    top = _op_of(store, ref, base)
+    if top is None:
+        return
+    floor = since if since is not None else top - _WINDOW_OPS
+    undone: list[dict[str, str]] = []
+    for path, old, new in wanted:
+        rows = store.db.rows(
+            "SELECT op, old, new, author FROM land_paths WHERE path = ? AND ref = ? AND op <= ? AND op > ?"
+            " ORDER BY op DESC LIMIT 8",
+            (path, ref, top, floor),
+        )
+        want = name_of(new)
+        for op, before, after, by in rows:
+            if after == want:
+                break
+            if by != author and (before == want or _takes_back_lines(store, old, new, before, after)):
+                landed = store.db.row("SELECT landed FROM landed WHERE op = ? LIMIT 1", (op,))
+                undone.append({"path": path_text(path), "agent": by, "landed": str(landed[0]) if landed else ""})
+                break
+    if undone:
+        who = ", ".join(sorted({u["agent"] for u in undone}))
+        raise LandMismatchError(
+            f"the change puts back on {short_ref(ref)} what {who} replaced: {', '.join(u['path'] for u in undone[:5])}",
+            hint="take the target's version into the change, or land it on purpose with --allow-revert",
+            reason="reverts_lands",
+            reverts=undone[:100],
+        )
+
+
+def name_of(entry: Entry | None) -> str | None:
+    """Gives mode and id of an entry as the table `land_paths` keeps them."""
+    return None if entry is None else f"{entry[0].decode('ascii')} {entry[1].hex()}"
+
+
+def _op_of(store: Store, ref: str, base: str) -> int | None:
+    row = store.db.row(
+        "SELECT max(op) FROM (SELECT op FROM landed WHERE landed = ? AND ref = ? UNION ALL"
+        " SELECT op FROM landed WHERE change = ? AND ref = ? UNION ALL"
+        " SELECT op FROM ref_values WHERE name = ? AND target = ?)",
+        (base, ref, base, ref, ref, base),
+    )
+    return None if row is None or row[0] is None else int(row[0])
+
+
+def _takes_back_lines(store: Store, old: Entry | None, new: Entry | None, before: str | None, after: str | None) -> bool:
+    """Says whether a change of a file replaces some lines a land wrote by exactly those it replaced."""
+    if old is None or new is None or before is None or after is None:
+        return False
+    texts = []
+    for oid in (before.split()[1], after.split()[1], old[1].hex(), new[1].hex()):
+        found = store.objects.find(oid)
+        if found is None or found[0] != "blob" or len(found[1]) > _HUNK_BYTES or b"\0" in found[1]:
+            return False
+        texts.append(found[1].splitlines())
+    landed, mine = _hunks(texts[0], texts[1]), _hunks(texts[2], texts[3])
+    return bool({(a, b) for a, b in landed if a and b} & {(b, a) for a, b in mine})
+
+
+def _hunks(one: list[bytes], two: list[bytes]) -> set[tuple[tuple[bytes, ...], tuple[bytes, ...]]]:
+    head = 0
+    while head < min(len(one), len(two)) and one[head] == two[head]:
+        head += 1
+    tail = 0
+    while tail < min(len(one), len(two)) - head and one[-1 - tail] == two[-1 - tail]:
+        tail += 1
+    one, two = one[head : len(one) - tail], two[head : len(two) - tail]
+    matcher = difflib.SequenceMatcher(None, one, two, autojunk=False)
+    return {
+        (tuple(one[a:b]), tuple(two[c:d])) for tag, a, b, c, d in matcher.get_opcodes() if tag == "replace"
+    }

@@ -1,0 +1,42 @@
+"""Who makes a commit: agent families and the names and addresses their commits carry (`authors.toml`)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ropewalk.core.errors import InvalidError
+from ropewalk.store.layout import Layout
+from ropewalk.store.objects import Person
+
+
+def person(layout: Layout, agent: str, at: int) -> Person:
+    """Gives the author or committer of an agent at a time (seconds since 1970, UTC).
+
+    Without an entry of its family in `authors.toml` agent `claude/one` is `claude/one
+    <one@claude.ropewalk.local>`.
+    """
+    family, _, instance = agent.partition("/")
+    name, mail = agent, f"{instance}@{family}.ropewalk.local"
+    try:
+        with open(layout.authors, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        data = b""
+    if b"\n[" in b"\n" + data:
+        entry = _entry(data, family)
+        name = str(entry.get("name", agent)).replace("{instance}", instance)
+        mail = str(entry.get("email", mail)).replace("{instance}", instance)
+    if any(c in name + mail for c in "<>\n\0"):
+        raise InvalidError("a name or address in authors.toml has one of < > or a line end", family=family)
+    return Person(name.encode("utf-8"), mail.encode("utf-8"), at, b"+0000")
+
+
+def _entry(data: bytes, family: str) -> dict[str, object]:
+    try:
+        table = msgspec.toml.decode(data)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InvalidError(f"authors.toml can't be read: {error}", file="authors.toml") from None
+    entry = table.get(family, {})
+    if not isinstance(entry, dict):
+        raise InvalidError(f"authors.toml: {family} is not a table", file="authors.toml")
+    return entry

@@ -1,0 +1,427 @@
+"""Landing: a change becomes one commit on the head of a target, by three-way merge, whoever else lands meanwhile.
+
+Who finds the writer lock free lands at once; who does not leaves the request in the spool and waits for the
+lock, and whoever gets it lands all that wait, each in a savepoint and as an operation of its own, in one
+transaction and one flush. What only merge-ort can decide is merged outside the lock first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ropewalk.core import clock
+from ropewalk.core.errors import (
+    CasMismatchError,
+    CasRetryExhaustedError,
+    FencedError,
+    NotFoundError,
+    RopewalkError,
+    error_class,
+)
+from ropewalk.core.ids import path_bytes, path_text, short_ref
+from ropewalk.store import guard, identity, lineage, merge, report, spool, trees
+from ropewalk.store.changes import FileReader, digest
+from ropewalk.store.loose import NewObject
+from ropewalk.store.merge import Merged
+from ropewalk.store.oplog import Move
+from ropewalk.store.report import Resolution
+from ropewalk.store.spool import Answer, LandRequest
+from ropewalk.store.store import Store, Transaction
+from ropewalk.store.trees import Change
+
+MAX_ATTEMPTS = 8
+_LOCKED_MERGE_SECONDS = 8.0
+_TRAILER = re.compile(rb"[A-Za-z][A-Za-z0-9-]*: [^\n]")
+
+
+class Landed(msgspec.Struct, frozen=True, omit_defaults=False):
+    """Is the result of a land: the commit on the target, how it came there, and the paths it changed."""
+
+    landed: str
+    status: str
+    onto: str
+    attempts: int
+    merged_onto: str
+    changed_paths: list[str]
+    more_paths: int = 0
+    merged_by: str = "trees"
+
+
+class Prepared(NamedTuple):
+    """Is a land ready to publish: the new commit on `target`, and what it changes there."""
+
+    target: str
+    commit: str
+    done: Sequence[Change]
+    by: str
+    author: str
+    new: Sequence[NewObject]
+
+
+class Answering(NamedTuple):
+    """Is a resolution with the way to read the files it names."""
+
+    resolution: Resolution
+    read_file: FileReader
+
+
+class _Conflicted(Exception):
+    def __init__(self, merged: Merged, base: str, target: str) -> None:
+        super().__init__("conflict")
+        self.merged, self.base, self.target = merged, base, target
+
+
+class _NeedsOrt(Exception):
+    pass
+
+
+class _Settled(Exception):
+    """Nothing is left to publish; carries the answer."""
+
+    def __init__(self, result: Landed, op: int = 0) -> None:
+        super().__init__(result.status)
+        self.result, self.op = result, op
+
+
+def request(
+    *, agent: str, change: str, ref: str, key: str | None = None, expect_target: str | None = None,
+    allow_revert: bool = False, allow_reland: bool = False, allow_mass_delete: bool = False,
+    since: int | None = None, fence: tuple[str, str] | None = None,
+) -> LandRequest:  # fmt: skip
+    """Gives a land's request with its hash; ids are full and `ref` is a full name."""
+    hashed = digest(agent, change, ref, expect_target, allow_revert, allow_reland, allow_mass_delete)
+    return LandRequest(spool.new_id(), agent, change, ref, key, hashed, expect_target, allow_revert, allow_reland,
+                       allow_mass_delete, since, fence)  # fmt: skip
+
+
+def land(
+    store: Store, req: LandRequest, *, answering: Answering | None = None, max_attempts: int = MAX_ATTEMPTS
+) -> Landed:
+    """Lands one change and gives the result; it is on disk and in `repo.git` when this returns.
+
+    Raises `E_CONFLICT` with a report, `E_LAND_MISMATCH`, `E_CAS_MISMATCH`, `E_KEY_REUSED`, `E_NOT_FOUND`,
+    `E_BUSY`, or `E_CAS_RETRY_EXHAUSTED` after `max_attempts` merges.
+    """
+    prepared: Prepared | None = None
+    attempts = 0
+    try:
+        if answering is not None:
+            prepared, attempts = _outside(store, req, answering), 1
+        while True:
+            try:
+                return _publish(store, req, prepared, attempts, answering)
+            except _NeedsOrt:
+                if attempts >= max_attempts:
+                    raise CasRetryExhaustedError(
+                        f"{short_ref(req.ref)} moved during each of {attempts} merges", attempts=attempts
+                    ) from None
+                prepared, attempts = _outside(store, req, answering), attempts + 1
+    except _Settled as settled:
+        store.flush(settled.op or None)
+        return settled.result
+    except _Conflicted as conflict:
+        built = report.build(
+            store, conflict.merged, ref=req.ref, base=conflict.base, theirs=conflict.target, change=req.change
+        )
+        store.flush()
+        raise report.error(built) from None
+
+
+def land_many(store: Store, requests: Sequence[LandRequest]) -> list[Landed | RopewalkError]:
+    """Lands changes in order, each as an operation of its own, many in one transaction and one flush.
+
+    Gives a result or an error for each; one that fails does not keep back those after it.
+    """
+    results: list[Landed | RopewalkError] = []
+    for start in range(0, len(requests), spool.LIMIT):
+        part = requests[start : start + spool.LIMIT]
+        answers: list[Landed | RopewalkError | None] = [None] * len(part)
+        store.lock.acquire(store.lock_wait)
+        try:
+            with store.begun() as tx:
+                for number, req in enumerate(part):
+                    try:
+                        answers[number] = _one(store, tx, req)
+                    except _Settled as settled:
+                        answers[number] = settled.result
+                    except (_NeedsOrt, _Conflicted):
+                        break  # those after it build on its outcome: go on with it alone, outside the lock
+                    except RopewalkError as error:
+                        answers[number] = error
+        finally:
+            store.lock.release()
+        store.finish(tx)
+        for number, req in enumerate(part):
+            if answers[number] is None:
+                try:
+                    answers[number] = land(store, req)
+                except RopewalkError as error:
+                    answers[number] = error
+        results += [a for a in answers if a is not None]
+    return results
+
+
+def _publish(
+    store: Store, req: LandRequest, prepared: Prepared | None, attempts: int, answering: Answering | None
+) -> Landed:
+    """Takes the lock, alone or through the spool, and lands; `_NeedsOrt` when it has to be merged outside first."""
+    if store.lock.try_acquire():
+        return _lead(store, req, prepared, attempts, answering)
+    if prepared is not None:
+        store.lock.acquire(store.lock_wait)
+        return _lead(store, req, prepared, attempts, answering)
+    mine = spool.Waiting(store.layout.spool, req)
+    try:
+        store.lock.acquire(store.lock_wait)
+        answer = mine.answer()
+        if answer is None:
+            return _lead(store, req, None, attempts, None)
+        store.lock.release()
+    finally:
+        mine.close()
+    if answer.result is not None:
+        store.flush(answer.op or None)
+        from ropewalk.store import projection
+
+        store.warnings += projection.project(store)
+        return msgspec.json.decode(answer.result, type=Landed)
+    if answer.error is not None:
+        store.flush()
+        code, message, hint, details = answer.error
+        raise error_class(code)(message, hint=hint, **details)
+    raise _NeedsOrt
+
+
+def _lead(
+    store: Store, req: LandRequest, prepared: Prepared | None, attempts: int, answering: Answering | None
+) -> Landed:
+    """Lands one's own request and all that wait; the caller holds the writer lock, which is let go here."""
+    own: Landed | None = None
+    failure: BaseException | None = None
+    answers: list[tuple[str, Answer]] = []
+    try:
+        others = [r for r in spool.waiting(store.layout.spool) if r.id != req.id]
+        with store.begun() as tx:
+            try:
+                # a land prepared outside that lost its race is merged here, under a bound, so that it can't lose again
+                seconds = _LOCKED_MERGE_SECONDS if prepared else None
+                own = _one(store, tx, req, prepared, attempts, seconds, answering)
+            except (RopewalkError, _Settled, _Conflicted, _NeedsOrt) as error:
+                failure = error
+            for other in others:
+                answers.append((other.id, _for_other(store, tx, other)))
+        for request_id, answer in answers:
+            spool.put_answer(store.layout.spool, request_id, answer)
+    finally:
+        store.lock.release()
+    store.finish(tx)
+    if failure is not None:
+        raise failure
+    assert own is not None
+    return own
+
+
+def _for_other(store: Store, tx: Transaction, req: LandRequest) -> Answer:
+    """Lands a waiting request with its requester's identity; what needs more than a plain merge goes back."""
+    try:
+        result = _one(store, tx, req)
+        return Answer(tx.last_op, msgspec.json.encode(result))
+    except _Settled as settled:
+        return Answer(settled.op, msgspec.json.encode(settled.result))
+    except (_NeedsOrt, _Conflicted):
+        return Answer()
+    except RopewalkError as error:
+        return Answer(0, None, (error.code, error.message, error.hint, error.details))
+
+
+def _one(
+    store: Store,
+    tx: Transaction,
+    req: LandRequest,
+    prepared: Prepared | None = None,
+    attempts: int = 0,
+    ort_seconds: float | None = None,
+    answering: Answering | None = None,
+) -> Landed:
+    """Publishes one land inside a transaction; raises `_Settled` when there is nothing to publish."""
+    _check_replay(store, req)
+    target = _target(store, req)
+    if req.fence is not None and store.ref(req.fence[0]) != req.fence[1]:
+        raise FencedError(f"{short_ref(req.fence[0])} is not at {req.fence[1]} any more", ref=req.fence[0])
+    with tx.savepoint():
+        if prepared is None or prepared.target != target:
+            prepared = prepare(store, req, target, ort_seconds, answering)
+            attempts += 1
+        tx.journal(prepared.new)
+        changed = [path_text(c.path) for c in prepared.done[:200]]
+        result = Landed(prepared.commit, "landed", short_ref(req.ref), attempts, target, changed,
+                        max(0, len(prepared.done) - 200), prepared.by)  # fmt: skip
+        op = tx.record("land", req.agent, [Move(req.ref, target, prepared.commit)], [(prepared.commit, req.agent)],
+                       key=req.key)  # fmt: skip
+        tx.db.run(
+            "INSERT INTO landed VALUES (?, ?, ?, ?, ?, 0)", (prepared.commit, req.ref, req.change, op, prepared.author)
+        )
+        tx.db.run_many(
+            "INSERT INTO land_paths VALUES (?, ?, ?, ?, ?, ?)",
+            [(c.path, req.ref, op, guard.name_of(c.old), guard.name_of(c.new), prepared.author) for c in prepared.done],
+        )
+        tx.remember("land", req.key, req.digest, msgspec.json.encode(result))
+        return result
+
+
+def _target(store: Store, req: LandRequest) -> str:
+    target = store.ref(req.ref)
+    if target is None:
+        raise NotFoundError(f"there is no ref {short_ref(req.ref)!r} to land on", ref=short_ref(req.ref))
+    if req.expect_target is not None and req.expect_target != target:
+        raise CasMismatchError(
+            f"{short_ref(req.ref)} is at {target}, not at {req.expect_target}",
+            ref=short_ref(req.ref),
+            expected=req.expect_target,
+            actual=target,
+        )
+    return target
+
+
+def prepare(
+    store: Store, req: LandRequest, target: str, ort_seconds: float | None, answering: Answering | None = None
+) -> Prepared:
+    """Merges a change onto a target's head and writes the commit that would land.
+
+    With `ort_seconds=None` only what the in-process rule decides is merged, else `_NeedsOrt` is raised.
+    """
+    objects = store.objects
+    objects.take_new()
+    base = lineage.find_base(store, req.ref, target, req.change, allow_reland=req.allow_reland)
+    if not base.own:
+        row = store.db.row("SELECT landed FROM landed WHERE change = ? AND ref = ? AND undone = 0", (req.change, req.ref))
+        raise _Settled(_up_to_date(req, str(row[0]) if row else req.change, target))
+    change = objects.commit(req.change)
+    base_tree, target_tree = objects.commit(base.commit).tree, objects.commit(target).tree
+    wanted = trees.diff(objects, base_tree, change.tree)
+    if not req.allow_mass_delete:
+        guard.check_mass_delete(store, base_tree, change.tree, wanted)
+    merged = merge.merge_plain(objects, base_tree, change.tree, target_tree)
+    decided: list[bytes] = []
+    if merged is None:
+        if ort_seconds is None:
+            raise _NeedsOrt
+        merged = merge.merge_ort(objects, base_tree, change.tree, target_tree, timeout=ort_seconds)
+        decided = [p for m in merged.messages for p in m.paths]
+    tree = merged.tree
+    if not merged.clean:
+        if answering is None:
+            raise _Conflicted(merged, base.commit, target)
+        tree, settled = _resolve(store, req, merged, answering, base.commit, target)
+        decided += settled + [c.path for c in merged.conflicts]
+    elif answering is not None:
+        raise CasMismatchError(
+            "the change merges cleanly now, so the resolution has nothing to resolve",
+            hint="land it again without --resolve",
+            ref=short_ref(req.ref),
+            stale=_stale(store, answering.resolution, target),
+            actual=target,
+        )
+    if tree == target_tree:
+        raise _Settled(_up_to_date(req, target, target))
+    done = guard.check_integrity(store, base=base_tree, change=change.tree, target=target_tree, result=tree,
+                                 wanted=wanted, merged=decided)  # fmt: skip
+    author = store.agent_of(req.change) or req.agent
+    if not req.allow_revert:
+        guard.check_reverts(store, req.ref, base.commit, base_tree, wanted, author, req.since)
+    message = _message(change.message, req, base.own)
+    who = identity.person(store.layout, req.agent, clock.now())
+    commit = objects.write_commit(tree, [target], change.author, who, message, change.encoding)
+    by = merged.by if merged.clean else "resolution"
+    return Prepared(target, commit, done, by, author, objects.take_new())
+
+
+def _outside(store: Store, req: LandRequest, answering: Answering | None) -> Prepared:
+    """Prepares a land without the lock, merge-ort included."""
+    _check_replay(store, req)
+    return prepare(store, req, _target(store, req), 120.0, answering)
+
+
+def _check_replay(store: Store, req: LandRequest) -> None:
+    """Raises `_Settled` when the key's land is done already."""
+    again = store.replay("land", req.key, req.digest)
+    if again is not None:
+        first = msgspec.json.decode(again.result, type=Landed)
+        raise _Settled(msgspec.structs.replace(first, status="replayed"), again.op)
+
+
+def _resolve(
+    store: Store, req: LandRequest, merged: Merged, answering: Answering, base: str, target: str
+) -> tuple[str, list[bytes]]:
+    resolution = answering.resolution
+    stale = _stale(store, resolution, target)
+    if stale or report.undecided(merged, resolution):
+        raise report.error(
+            report.build(store, merged, ref=req.ref, base=base, theirs=target, change=req.change), stale or None
+        )
+    return report.apply(store, merged, resolution, answering.read_file)
+
+
+def _stale(store: Store, resolution: Resolution, target: str) -> list[str]:
+    """Gives the resolved paths that the target changed since the report."""
+    if resolution.against == target:
+        return []
+    try:
+        seen = store.objects.commit(resolution.against).tree
+    except NotFoundError:
+        return sorted(resolution.files)
+    now = store.objects.commit(target).tree
+    return [
+        text
+        for text in sorted(resolution.files)
+        if trees.lookup(store.objects, seen, path_bytes(text)) != trees.lookup(store.objects, now, path_bytes(text))
+    ]
+
+
+def _up_to_date(req: LandRequest, landed: str, target: str) -> Landed:
+    return Landed(landed, "up_to_date", short_ref(req.ref), 0, target, [], 0, "same")
+
+
+def _message(message: bytes, req: LandRequest, own: Sequence[str]) -> bytes:
+    """Gives the change's message with the trailers of its land."""
+    lines = [b"Ropewalk-Changeset: " + req.change.encode("ascii")]
+    if req.key:
+        lines.append(b"Ropewalk-Land-Key: " + req.key.encode("ascii"))
+    lines += [b"Ropewalk-Squashed-From: " + oid.encode("ascii") for oid in list(own)[1:51]]
+    body = message.rstrip(b"\n")
+    paragraphs = body.rsplit(b"\n\n", 1)
+    joined = len(paragraphs) == 2 and all(_TRAILER.match(line) for line in paragraphs[1].split(b"\n"))
+    return body + (b"\n" if joined else b"\n\n") + b"\n".join(lines) + b"\n"
+
+
+def rebase(store: Store, *, agent: str, change: str, onto: str) -> tuple[str, str, list[str]]:
+    """Makes a change's work anew on another commit, as one changeset; gives (changeset, base, paths).
+
+    The base is the newest common ancestor. Raises `E_CONFLICT` with a report; nothing is landed.
+    """
+    objects = store.objects
+    store.objects.take_new()
+    base = lineage.find_base(store, "", onto, change, allow_reland=True)
+    if not base.own:
+        return onto, onto, []
+    mine, there = objects.commit(change), objects.commit(onto).tree
+    base_tree = objects.commit(base.commit).tree
+    merged = merge.merge(objects, base_tree, mine.tree, there)
+    if not merged.clean:
+        built = report.build(store, merged, ref="", base=base.commit, theirs=onto, change=change)
+        raise report.error(built)
+    done = guard.check_integrity(store, base=base_tree, change=mine.tree, target=there, result=merged.tree,
+                                 wanted=trees.diff(objects, base_tree, mine.tree),
+                                 merged=[p for m in merged.messages for p in m.paths])  # fmt: skip
+    who = identity.person(store.layout, agent, clock.now())
+    oid = objects.write_commit(merged.tree, [onto], mine.author, who, mine.message, mine.encoding)
+    new = objects.take_new()
+    with store.transaction() as tx:
+        tx.record("rebase", agent, (), [(oid, store.agent_of(change) or agent)])
+        tx.journal(new)
+    return oid, base.commit, [path_text(c.path) for c in done]
+

@@ -1,0 +1,131 @@
+"""Lineage: which commits are on a target, and the base that a land merges from (finding A10)."""
+
+from __future__ import annotations
+
+import heapq
+from typing import NamedTuple
+
+from ropewalk.core.errors import LandMismatchError, ShallowError
+from ropewalk.core.ids import short_ref
+from ropewalk.core.process import git
+from ropewalk.store.store import Store
+
+_WINDOW = 512
+
+
+class Window:
+    """Is the newest part of a branch's history, kept from land to land of one process."""
+
+    def __init__(self, head: str) -> None:
+        self.head = head
+        self.ids: set[str] = set()
+        self.whole = False
+
+
+def window(store: Store, head: str) -> Window:
+    """Gives at least the newest 512 commits that `head` reaches; extends the last answer when it can."""
+    known: Window | None = getattr(store, "_window", None)
+    if known is not None and known.head == head:
+        return known
+    if known is not None:
+        added, at = [], head
+        while len(added) < 64 and at != known.head:
+            added.append(at)
+            parents = store.objects.commit(at).parents
+            if len(parents) != 1:
+                break
+            at = parents[0]
+        if at == known.head:
+            known.ids.update(added)
+            known.head = head
+            return known
+    fresh = Window(head)
+    queue = [head]
+    while queue and len(fresh.ids) < _WINDOW:
+        oid = queue.pop(0)
+        if oid not in fresh.ids:
+            fresh.ids.add(oid)
+            queue += _parents(store, oid)
+    fresh.whole = not queue
+    store._window = fresh  # type: ignore[attr-defined]
+    return fresh
+
+
+def _parents(store: Store, oid: str) -> tuple[str, ...]:
+    parents = store.objects.commit(oid).parents
+    if parents and oid in shallow(store):
+        return ()
+    return parents
+
+
+def shallow(store: Store) -> set[str]:
+    """Gives the commits whose parents a shallow source did not have."""
+    try:
+        with open(f"{store.layout.repo}/shallow", encoding="ascii") as file:
+            return set(file.read().split())
+    except FileNotFoundError:
+        return set()
+
+
+def is_on(store: Store, commit: str, head: str) -> bool:
+    """Says whether `head` reaches `commit`; git is asked only for what is older than the window and not ours."""
+    if commit == head:
+        return True
+    near = window(store, head)
+    if commit in near.ids:
+        return True
+    if near.whole:
+        return False
+    ours = store.db.row("SELECT 1 FROM changesets WHERE id = ?", (commit,)) is not None
+    if ours and store.db.row("SELECT 1 FROM ref_values WHERE target = ? LIMIT 1", (commit,)) is None:
+        return False
+    done = git(store.layout.repo, "merge-base", "--is-ancestor", commit, head, ok=(0, 1, 128), timeout=60)
+    return done.code == 0
+
+
+class Base(NamedTuple):
+    """Is where a land starts: the base commit, the change's own commits above it (newest first)."""
+
+    commit: str
+    own: tuple[str, ...]
+
+
+def find_base(store: Store, ref: str, head: str, change: str, *, allow_reland: bool) -> Base:
+    """Gives the newest ancestor of a change that is on the target or was itself landed on it.
+
+    `E_LAND_MISMATCH` when the change holds a land that was undone (unless `allow_reland`), or has no history
+    in common with the target; `E_SHALLOW` when that history was cut off.
+    """
+    heap = [(-store.objects.commit(change).committer.at, change)]
+    seen = {change}
+    own: list[str] = []
+    while heap:
+        _, oid = heapq.heappop(heap)
+        if is_on(store, oid, head):
+            return Base(oid, tuple(own))
+        row = store.db.row(
+            "SELECT landed, undone FROM landed WHERE change = ? AND ref = ? ORDER BY op DESC LIMIT 1", (oid, ref)
+        )
+        if row is not None and not allow_reland:
+            if row[1]:
+                raise LandMismatchError(
+                    f"{oid[:12]} was landed as {row[0][:12]} and undone",
+                    hint="land it again on purpose with --allow-reland",
+                    reason="undone",
+                    change=oid,
+                    landed=row[0],
+                )
+            return Base(oid, tuple(own))
+        own.append(oid)
+        for parent in store.objects.commit(oid).parents:
+            if parent not in seen:
+                seen.add(parent)
+                if store.objects.kind(parent) is None:
+                    raise ShallowError(f"the commit {parent} is missing", object=parent)
+                heapq.heappush(heap, (-store.objects.commit(parent).committer.at, parent))
+    raise LandMismatchError(
+        f"{change[:12]} and {short_ref(ref)} have no history in common",
+        hint="make the change on a commit of the target",
+        reason="unrelated",
+        change=change,
+    )

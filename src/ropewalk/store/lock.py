@@ -1,0 +1,200 @@
+"""The writer lock: one flock that the kernel queues and frees, with a bound and the holder's name.
+
+A waiting thread does the blocking call, so that the caller can stop waiting at its deadline without signals
+and without polling; the lock itself is never broken by anyone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import threading
+from queue import Empty, SimpleQueue
+
+from ropewalk.core.errors import BusyError, os_error
+
+DEFAULT_WAIT = 10.0
+_STOPS = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
+
+
+class WriterLock:
+    """Is the store's one lock for writers; each acquisition opens the file anew (A25, A27)."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._mutex = threading.Lock()
+        self._fd = -1
+        self._mask: set[signal.Signals | int] = set()
+
+    def try_acquire(self) -> bool:
+        """Takes the lock if nobody has it."""
+        if not self._mutex.acquire(blocking=False):
+            return False
+        fd = self._open()
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            self._mutex.release()
+            return False
+        except BaseException:
+            os.close(fd)
+            self._mutex.release()
+            raise
+        if not self._same(fd):
+            os.close(fd)
+            self._mutex.release()
+            return self.try_acquire()
+        self._hold(fd)
+        return True
+
+    def acquire(self, wait: float = DEFAULT_WAIT) -> None:
+        """Takes the lock; `E_BUSY` with the holder's pid, command and state after `wait` seconds."""
+        if self.try_acquire():
+            return
+        if not self._mutex.acquire(timeout=wait):
+            raise BusyError("another thread of this process holds the writer lock", pid=os.getpid())
+        while True:
+            fd = self._open()
+            if not _WAITERS.wait(fd, wait):
+                self._mutex.release()
+                raise self._busy(wait)
+            if self._same(fd):
+                self._hold(fd)
+                return
+            os.close(fd)
+
+    def release(self) -> None:
+        """Gives the lock back."""
+        fd, self._fd = self._fd, -1
+        try:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+            self._mutex.release()
+
+    @property
+    def held(self) -> bool:
+        """Says whether this object holds the lock."""
+        return self._fd >= 0
+
+    def _hold(self, fd: int) -> None:
+        # a ^Z inside the section would stop every writer of the store
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        self._fd = fd
+
+    def _open(self) -> int:
+        try:
+            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if self._mutex.locked():
+                self._mutex.release()
+            raise os_error(error, "open of the writer lock") from None
+
+    def _same(self, fd: int) -> bool:
+        mine = os.fstat(fd)
+        try:
+            there = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        return (mine.st_ino, mine.st_dev) == (there.st_ino, there.st_dev)
+
+    def _busy(self, wait: float) -> BusyError:
+        pid = self.holder()
+        details: dict[str, object] = {"waited_seconds": wait}
+        words = "another process"
+        if pid:
+            command, state = process_words(pid)
+            details.update(pid=pid, command=command, state=state)
+            words = f"process {pid} ({command}, {state})"
+        return BusyError(f"{words} has held the writer lock for more than {wait:g} s", **details)
+
+    def holder(self) -> int | None:
+        """Gives the pid that holds the lock, from the kernel's own table; None when nobody or unknown."""
+        try:
+            there = os.stat(self.path)
+            key = f"{os.major(there.st_dev):02x}:{os.minor(there.st_dev):02x}:{there.st_ino}"
+            with open("/proc/locks", encoding="ascii") as table:
+                for line in table:
+                    words = line.split()
+                    if "->" not in words and words[1] == "FLOCK" and words[5] == key:
+                        return int(words[4])
+        except (OSError, ValueError, IndexError):
+            pass
+        return None
+
+
+def process_words(pid: int) -> tuple[str, str]:
+    """Gives the command and the state (`running`, `sleeping`, `stopped`, …) of a process."""
+    states = {"R": "running", "S": "sleeping", "D": "waiting for a disk", "T": "stopped", "t": "traced", "Z": "ended"}
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+        name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :]
+        return name, states.get(rest[:1], rest[:1])
+    except (OSError, ValueError):
+        return "unknown", "unknown"
+
+
+class _Waiters:
+    """Keeps threads that block in flock for a caller who has a deadline."""
+
+    def __init__(self) -> None:
+        self._idle: SimpleQueue[_Waiter] = SimpleQueue()
+
+    def wait(self, fd: int, seconds: float) -> bool:
+        """Takes the flock on `fd` within `seconds`; else gives False and closes it once it comes."""
+        try:
+            waiter = self._idle.get_nowait()
+        except Empty:
+            waiter = _Waiter()
+            waiter.start()
+        got = waiter.take(fd, seconds)
+        if got:
+            self._idle.put(waiter)
+        return got
+
+
+class _Waiter(threading.Thread):
+    def __init__(self) -> None:
+        super().__init__(daemon=True, name="ropewalk-lock")
+        self._work: SimpleQueue[tuple[int, threading.Event, list[str]]] = SimpleQueue()
+        self._guard = threading.Lock()
+
+    def run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        while True:
+            fd, done, state = self._work.get()
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            with self._guard:
+                if state:
+                    os.close(fd)
+                    return
+                state.append("taken")
+            done.set()
+
+    def take(self, fd: int, seconds: float) -> bool:
+        done = threading.Event()
+        state: list[str] = []
+        self._work.put((fd, done, state))
+        try:
+            if done.wait(seconds):
+                return True
+        except BaseException:
+            if not self._give_up(state):
+                os.close(fd)
+            raise
+        return not self._give_up(state)
+
+    def _give_up(self, state: list[str]) -> bool:
+        """Tells the thread to drop the lock when it comes; False when it came in the meantime."""
+        with self._guard:
+            if state:
+                return False
+            state.append("late")
+            return True
+
+
+_WAITERS = _Waiters()

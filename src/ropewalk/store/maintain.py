@@ -1,0 +1,341 @@
+"""Looking after the store: checkpoint of the journal into packs, consolidation, backup and restore.
+
+One flock (`maintain.lock`) keeps checkpoints, consolidation and backups apart from each other; writers and
+readers never wait for any of them, but for the moment in which journal rows are deleted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha1
+from typing import IO
+
+import apsw
+import msgspec
+
+from ropewalk.core.errors import InvalidError, NotFoundError, StoreIOError, os_error
+from ropewalk.core.process import git, git_env, git_program
+from ropewalk.store.database import Database, typed
+from ropewalk.store.layout import read_format
+from ropewalk.store.loose import Damaged, inflate, sync_folder
+from ropewalk.store.store import JOURNAL_BYTES, JOURNAL_OBJECTS, Store
+
+PACKS_MAX = 32
+_PACK_TYPES = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """Is what a `gc` did: counts of objects packed from the journal, packs before and after, bytes on disk."""
+
+    packed: int
+    packs_before: int
+    packs_after: int
+    bytes_before: int
+    bytes_after: int
+
+
+@contextmanager
+def maintenance(store: Store, *, wait: bool) -> Iterator[bool]:
+    """Holds the maintenance lock; gives False at once when another has it and `wait` is off."""
+    path = os.path.join(store.layout.root, "maintain.lock")
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise os_error(error, "maintenance") from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(fd)
+
+
+def checkpoint_if_due(store: Store) -> None:
+    """Checkpoints when the journal passed 20,000 objects or 64 MiB; leaves it to another who is at it."""
+    row = store.db.row("SELECT min(seq), max(seq) FROM object_journal")
+    count = row[1] - row[0] + 1 if row and row[0] is not None else 0
+    try:
+        wal = os.stat(store.layout.database + "-wal").st_size
+    except OSError:
+        wal = 0
+    if count < JOURNAL_OBJECTS and (wal < JOURNAL_BYTES or count < 2000):
+        return
+    with maintenance(store, wait=False) as mine:
+        if mine:
+            checkpoint(store)
+            if len(packs(store)) > PACKS_MAX:
+                consolidate(store)
+
+
+def checkpoint(store: Store) -> int:
+    """Packs the journal's objects, then forgets the rows and the loose twins; gives how many objects.
+
+    The caller holds the maintenance lock. The pack is built from journal bytes and synced before a row goes
+    (A2); SQLite's own checkpoint follows under the writer lock, PASSIVE (A20).
+    """
+    row = store.db.row("SELECT max(seq), count(DISTINCT id) FROM object_journal")
+    top, count = (int(row[0] or 0), int(row[1])) if row else (0, 0)
+    store.flush()
+    ids: list[str] = []
+    if count:
+        ids = _pack_journal(store, top, count)
+    with store.lock_held():
+        if top:
+            store.db.run("BEGIN IMMEDIATE")
+            store.db.run("DELETE FROM object_journal WHERE seq <= ?", (top,))
+            store.db.run("COMMIT")
+        store.db.checkpoint()
+    store.flush()
+    for oid in ids:
+        store.objects.loose.unlink(oid)
+    return count
+
+
+def _pack_journal(store: Store, top: int, count: int) -> list[str]:
+    """Writes a pack of the journal's objects through `git index-pack`, which checks each of them, and syncs it."""
+    child = subprocess.Popen(
+        [git_program(), f"--git-dir={store.layout.repo}", "index-pack", "--stdin"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=git_env(),
+    )
+    assert child.stdin is not None
+    seen: set[str] = set()
+    try:
+        pack = _Pack(child.stdin, count)
+        last = 0
+        while True:
+            rows = store.db.rows(
+                "SELECT seq, id, packed FROM object_journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT 500", (last, top)
+            )
+            if not rows:
+                break
+            for seq, oid, packed in rows:
+                last = seq
+                if oid not in seen:
+                    seen.add(oid)
+                    pack.add(*inflate(packed, oid))
+        pack.end()
+    except BrokenPipeError:
+        pass
+    except Damaged as error:
+        child.kill()
+        raise StoreIOError(f"the object journal is damaged: {error}", hint="run `rw verify --deep`") from None
+    finally:
+        child.stdin.close()
+        child.stdin = None
+        out, err = child.communicate(timeout=600)
+    if child.returncode != 0:
+        raise StoreIOError(
+            f"git index-pack: {err.decode('utf-8', 'replace').strip()}", operation="checkpoint", file="repo.git"
+        )
+    name = out.decode("ascii", "replace").split()[-1]
+    sync_packs(store, [name])
+    return sorted(seen)
+
+
+class _Pack:
+    """Writes a pack stream of whole objects."""
+
+    def __init__(self, out: IO[bytes], count: int) -> None:
+        self._out = out
+        self._hash = sha1(usedforsecurity=False)
+        self._put(b"PACK" + (2).to_bytes(4, "big") + count.to_bytes(4, "big"))
+
+    def add(self, kind: str, content: bytes) -> None:
+        size = len(content)
+        byte = (_PACK_TYPES[kind] << 4) | (size & 15)
+        size >>= 4
+        head = bytearray()
+        while size:
+            head.append(byte | 0x80)
+            byte, size = size & 0x7F, size >> 7
+        head.append(byte)
+        self._put(bytes(head) + zlib.compress(content, 1))
+
+    def end(self) -> None:
+        self._out.write(self._hash.digest())
+        self._out.flush()
+
+    def _put(self, data: bytes) -> None:
+        self._hash.update(data)
+        self._out.write(data)
+
+
+def packs(store: Store) -> list[str]:
+    """Gives the names (hashes) of the repository's packs."""
+    folder = os.path.join(store.layout.repo, "objects", "pack")
+    return sorted(n[5:-5] for n in os.listdir(folder) if n.startswith("pack-") and n.endswith(".pack"))
+
+
+def sync_packs(store: Store, names: list[str]) -> None:
+    """Syncs packs, their indexes and their folder."""
+    folder = os.path.join(store.layout.repo, "objects", "pack")
+    for name in names:
+        for end in ("pack", "idx", "rev"):
+            path = os.path.join(folder, f"pack-{name}.{end}")
+            if os.path.exists(path):
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+    sync_folder(folder)
+    sync_folder(os.path.dirname(folder))
+
+
+def consolidate(store: Store) -> None:
+    """Writes all packed objects into one pack, then removes the packs before it; the caller holds the lock."""
+    repo = store.layout.repo
+    folder = os.path.join(repo, "objects", "pack")
+    before = packs(store)
+    for name in os.listdir(folder):
+        if name.startswith(("tmp_", ".tmp-")):
+            os.unlink(os.path.join(folder, name))  # a killed run's; nobody else writes here under the lock
+    listing = git(repo, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)", "--unordered").out
+    out = git(
+        repo, "-c", "pack.threads=2", "pack-objects", "--quiet", "--non-empty", "--delta-base-offset",
+        "--no-write-bitmap-index", os.path.join(folder, "pack"), stdin=listing, timeout=7200,
+    ).text().split()  # fmt: skip
+    if not out:
+        return
+    sync_packs(store, out)
+    for stale in ("multi-pack-index",):
+        if os.path.exists(os.path.join(folder, stale)):
+            os.unlink(os.path.join(folder, stale))
+    for name in before:
+        if name not in out and not os.path.exists(os.path.join(folder, f"pack-{name}.keep")):
+            for end in ("idx", "rev", "bitmap", "mtimes", "pack"):
+                path = os.path.join(folder, f"pack-{name}.{end}")
+                if os.path.exists(path):
+                    os.unlink(path)
+    sync_folder(folder)
+    packed = set(listing.decode("ascii").split())
+    journalled = {str(r[0]) for r in store.db.rows("SELECT id FROM object_journal")}
+    for oid in store.objects.loose.ids():
+        if oid in packed and oid not in journalled:
+            store.objects.loose.unlink(oid)
+
+
+def derive(store: Store) -> bool:
+    """Writes git's commit-graph anew, for faster history; gives whether there was anything to write."""
+    git(store.layout.repo, "commit-graph", "write", "--reachable", timeout=3600)
+    return os.path.exists(os.path.join(store.layout.repo, "objects", "info", "commit-graph"))
+
+
+def disk_bytes(folder: str) -> int:
+    """Gives the bytes that the files below a folder take on disk."""
+    total = 0
+    for path, _, files in os.walk(folder):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(path, name)).st_blocks * 512
+            except FileNotFoundError:
+                pass
+    return total
+
+
+def collect(store: Store) -> Collected:
+    """Checkpoints, puts all packs into one, and writes the commit-graph; `E_BUSY` never, it waits its turn."""
+    with maintenance(store, wait=True):
+        before, size = len(packs(store)), disk_bytes(store.layout.root)
+        packed = checkpoint(store)
+        if len(packs(store)) > 1 or store.objects.loose.ids():
+            consolidate(store)
+        derive(store)
+        with typed("shrinking the database"), store.lock_held():
+            try:
+                store.db.con.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            except apsw.BusyError:
+                pass
+        return Collected(packed, before, len(packs(store)), size, disk_bytes(store.layout.root))
+
+
+def backup(store: Store, folder: str) -> int:
+    """Copies the store, consistent as of one operation, while writers write; gives that operation's number.
+
+    The database is copied first, by SQLite's own backup, with the journal in it; packs can't go meanwhile
+    because the maintenance lock is held.
+    """
+    folder = os.path.abspath(folder)
+    if os.path.lexists(folder):
+        raise InvalidError(f"{folder} exists already", hint="name a folder that does not exist", path=folder)
+    part = f"{folder}.new-{os.getpid()}"
+    try:
+        os.makedirs(part)
+        with maintenance(store, wait=True):
+            store.flush()
+            there = Database(os.path.join(part, "store.db"), create=True)
+            with typed("backup of the database"), there.con.backup("main", store.db.con, "main") as copy:
+                copy.step()
+            there.run("BEGIN IMMEDIATE")
+            there.set_meta("boot_id", "backup")  # opening the copy puts loose objects back from its journal
+            there.run("COMMIT")
+            row = there.row("SELECT max(op) FROM ops")
+            there.checkpoint()
+            there.close()
+            shutil.copytree(store.layout.repo, os.path.join(part, "repo.git"), symlinks=True,
+                            ignore=shutil.ignore_patterns("tmp_*", "*.lock", "rw-ref-*"))  # fmt: skip
+        for name in ("FORMAT", "authors.toml"):
+            if os.path.exists(os.path.join(store.layout.root, name)):
+                shutil.copy2(os.path.join(store.layout.root, name), os.path.join(part, name))
+        for name in ("spool", "runs"):
+            os.mkdir(os.path.join(part, name), 0o700)
+        _sync_tree(part)
+        os.rename(part, folder)
+        sync_folder(os.path.dirname(folder))
+    except shutil.Error as error:
+        raise StoreIOError(f"the backup was not made: {error.args[0][0][-1]}", operation="backup") from None
+    except OSError as error:
+        raise os_error(error, "backup") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return int(row[0] or 0) if row else 0
+
+
+def restore(folder: str, root: str) -> None:
+    """Makes a store at a path that does not exist from a backup's folder."""
+    read_format(folder)
+    if not os.path.exists(os.path.join(folder, "store.db")):
+        raise NotFoundError(f"{folder} is not a backup", path=folder)
+    root = os.path.abspath(root)
+    if os.path.lexists(root):
+        raise InvalidError(f"{root} exists already", hint="name a folder that does not exist", path=root)
+    part = f"{root}.new-{os.getpid()}"
+    try:
+        shutil.copytree(folder, part, symlinks=True)
+        _sync_tree(part)
+        os.rename(part, root)
+        sync_folder(os.path.dirname(root))
+    except shutil.Error as error:
+        raise StoreIOError(f"the backup was not restored: {error.args[0][0][-1]}", operation="restore") from None
+    except OSError as error:
+        raise os_error(error, "restore") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    with Store(root):
+        pass
+
+
+def _sync_tree(folder: str) -> None:
+    for path, _, files in os.walk(folder):
+        for name in files:
+            full = os.path.join(path, name)
+            if not os.path.islink(full):
+                fd = os.open(full, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+        sync_folder(path)
+

@@ -1,0 +1,243 @@
+"""Objects of a repository: loose files by our own reader, packs through a `git cat-file` child.
+
+Everything is addressed by 40 hexadecimal digits. Parsed trees and commits are kept in small caches, which
+never go stale because an object never changes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ropewalk.core.errors import NotFoundError, StoreCorruptError
+from ropewalk.core.ids import EMPTY_TREE
+from ropewalk.core.process import ObjectChild
+from ropewalk.store import trees
+from ropewalk.store.loose import Damaged, LooseStore, NewObject
+
+_TREE_ENTRIES, _COMMITS = 400_000, 50_000
+_PERSON = re.compile(rb"(?P<name>.*?) ?<(?P<mail>[^>]*)> (?P<time>-?\d+) (?P<zone>[-+]\d+)\Z", re.DOTALL)
+
+
+class Person(NamedTuple):
+    """Is an author or committer: name and address as bytes, seconds since 1970, zone as git writes it."""
+
+    name: bytes
+    mail: bytes
+    at: int
+    zone: bytes
+
+    def line(self) -> bytes:
+        """Gives the person as a commit's header has it."""
+        return b"%s <%s> %d %s" % (self.name, self.mail, self.at, self.zone)
+
+
+class Commit(NamedTuple):
+    """Is a parsed commit; other headers (encoding, signatures) stay in the object and are not parsed."""
+
+    id: str
+    tree: str
+    parents: tuple[str, ...]
+    author: Person
+    committer: Person
+    message: bytes
+    encoding: bytes = b""
+
+    @property
+    def title(self) -> str:
+        """Gives the first line of the message as text."""
+        return self.message.split(b"\n", 1)[0].decode("utf-8", "replace")
+
+    def trailer(self, name: str) -> str | None:
+        """Gives the last value of a trailer such as `Ropewalk-Changeset`, from the last paragraph."""
+        last = self.message.rstrip(b"\n").rsplit(b"\n\n", 1)[-1]
+        key = name.encode("ascii") + b": "
+        for line in reversed(last.split(b"\n")):
+            if line.startswith(key):
+                return line[len(key) :].decode("utf-8", "replace").strip()
+        return None
+
+
+class Objects:
+    """Reads and writes the objects of one repository; what it writes is also kept in `new` until taken."""
+
+    def __init__(self, git_dir: str) -> None:
+        self.git_dir = git_dir
+        self.loose = LooseStore(os.path.join(git_dir, "objects"))
+        self.new: dict[str, NewObject] = {}
+        self._child: ObjectChild | None = None
+        self._trees: OrderedDict[str, trees.Tree] = OrderedDict({EMPTY_TREE: {}})
+        self._entries = 0
+        self._commits: OrderedDict[str, Commit] = OrderedDict()
+
+    def close(self) -> None:
+        """Ends the child that reads packs."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def find(self, oid: str) -> tuple[str, bytes] | None:
+        """Gives (type, content), or None when there is no such object.
+
+        A damaged loose file is passed over for a packed twin (A2); without one it is `E_STORE_CORRUPT`.
+        """
+        damage = None
+        try:
+            found = self.loose.read(oid)
+        except Damaged as error:
+            damage, found = str(error), None
+        if found is None:
+            found = self._packed([oid])[0]
+        if found is None and damage is not None:
+            raise StoreCorruptError(f"the object {oid} is damaged: {damage}", object=oid)
+        if found is None and oid == EMPTY_TREE:
+            return "tree", b""
+        return found
+
+    def read(self, oid: str, want: str | None = None) -> bytes:
+        """Gives the content of an object; `E_NOT_FOUND` when it is missing or not of the wanted type."""
+        found = self.find(oid)
+        if found is None:
+            raise NotFoundError(f"there is no object {oid}", object=oid)
+        if want is not None and found[0] != want:
+            raise NotFoundError(f"{oid} is a {found[0]}, not a {want}", object=oid, kind=found[0])
+        return found[1]
+
+    def read_many(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
+        """Gives (type, content) for each id, packed ones in one go."""
+        answers: dict[str, tuple[str, bytes] | None] = {}
+        packed = []
+        for oid in ids:
+            try:
+                found = self.loose.read(oid)
+            except Damaged:
+                found = None
+            if found is None:
+                packed.append(oid)
+            else:
+                answers[oid] = found
+        answers.update(zip(packed, self._packed(packed), strict=True))
+        return [answers[oid] for oid in ids]
+
+    def _packed(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
+        for attempt in (1, 2):
+            if self._child is None:
+                self._child = ObjectChild(self.git_dir)
+            try:
+                return self._child.ask(ids)
+            except (BrokenPipeError, OSError):
+                self.close()
+                if attempt == 2 and len(ids) > 1:
+                    return [self._packed([oid])[0] for oid in ids]
+        return [None] * len(ids)
+
+    def kind(self, oid: str) -> str | None:
+        """Gives the type of an object, or None."""
+        if oid in self._commits:
+            return "commit"
+        found = self.find(oid)
+        return None if found is None else found[0]
+
+    def tree(self, oid: str) -> trees.Tree:
+        """Gives a parsed tree; callers do not change it."""
+        cached = self._trees.get(oid)
+        if cached is None:
+            cached = trees.parse(self.read(oid, "tree"), oid)
+            self._remember_tree(oid, cached)
+        return cached
+
+    def _remember_tree(self, oid: str, entries: trees.Tree) -> None:
+        self._trees[oid] = entries
+        self._entries += len(entries) + 1
+        while self._entries > _TREE_ENTRIES and len(self._trees) > 8:
+            self._entries -= len(self._trees.popitem(last=False)[1]) + 1
+
+    def commit(self, oid: str) -> Commit:
+        """Gives a parsed commit."""
+        cached = self._commits.get(oid)
+        if cached is None:
+            cached = parse_commit(oid, self.read(oid, "commit"))
+            self._commits[oid] = cached
+            if len(self._commits) > _COMMITS:
+                self._commits.popitem(last=False)
+        return cached
+
+    def write(self, kind: str, content: bytes) -> str:
+        """Writes an object loose and unsynced, notes it in `new`, and gives its id."""
+        written = self.loose.write(kind, content)
+        self.new[written.id] = written
+        return written.id
+
+    def write_tree(self, entries: Mapping[bytes, trees.Entry], *, ordered: bool = False) -> str:
+        """Writes a tree and gives its id; `ordered` says that the entries are in git's order already."""
+        if not ordered:
+            entries = trees.in_order(entries)
+        oid = self.write("tree", trees.serialize(entries))
+        if oid not in self._trees:
+            self._remember_tree(oid, entries)
+        return oid
+
+    def write_commit(
+        self,
+        tree: str,
+        parents: Sequence[str],
+        author: Person,
+        committer: Person,
+        message: bytes,
+        encoding: bytes = b"",
+    ) -> str:
+        """Writes a commit and gives its id; `encoding` names the message's, when it is not UTF-8."""
+        lines = [b"tree " + tree.encode("ascii")]
+        lines += [b"parent " + p.encode("ascii") for p in parents]
+        lines += [b"author " + author.line(), b"committer " + committer.line()]
+        if encoding:
+            lines.append(b"encoding " + encoding)
+        oid = self.write("commit", b"\n".join(lines) + b"\n\n" + message)
+        self._commits[oid] = Commit(oid, tree, tuple(parents), author, committer, message, encoding)
+        return oid
+
+    def take_new(self) -> list[NewObject]:
+        """Gives the objects written since the last call; the caller journals them."""
+        taken = list(self.new.values())
+        self.new.clear()
+        return taken
+
+    def adopt(self, oid: str) -> None:
+        """Notes an object that git wrote for us (a merge's result) for the journal."""
+        packed = self.loose.read_packed(oid)
+        if packed is not None:
+            self.new[oid] = NewObject(oid, "", packed)
+
+
+def parse_commit(oid: str, raw: bytes) -> Commit:
+    """Gives the commit of its raw bytes; `E_STORE_CORRUPT` when it is not one."""
+    head, _, message = raw.partition(b"\n\n")
+    tree, parents = "", []
+    author = committer = None
+    encoding = b""
+    for line in head.split(b"\n"):
+        key, _, value = line.partition(b" ")
+        if key == b"tree" and not tree:
+            tree = value.decode("ascii", "replace")
+        elif key == b"parent":
+            parents.append(value.decode("ascii", "replace"))
+        elif key == b"author" and author is None:
+            author = parse_person(value)
+        elif key == b"committer" and committer is None:
+            committer = parse_person(value)
+        elif key == b"encoding":
+            encoding = value
+    if not tree or author is None or committer is None:
+        raise StoreCorruptError(f"the commit {oid} can't be read", object=oid)
+    return Commit(oid, tree, tuple(parents), author, committer, message, encoding)
+
+
+def parse_person(value: bytes) -> Person:
+    """Gives the person of a header line; what does not parse is kept as a name at time 0."""
+    found = _PERSON.match(value)
+    if found is None:
+        return Person(value, b"", 0, b"+0000")
+    return Person(found["name"], found["mail"], int(found["time"]), found["zone"])

@@ -1,0 +1,199 @@
+"""Projection: what the database says of refs, written into `repo.git` for stock git to see.
+
+The database is the truth. A projection is written by tmp, fsync, rename and a sync of the folder, after the
+flush and outside the writer lock, for all that landed in the meantime at once. The file `projected` keeps the
+last operation shown and the refs that had to wait. A ref that someone moved behind the store's back is never
+silently erased (A30): a value that ropewalk never gave it is kept under `refs/ropewalk/foreign/`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ropewalk.core.errors import os_error
+from ropewalk.core.ids import HEX40
+from ropewalk.core.process import git
+from ropewalk.store.loose import sync_folder, write_all
+
+if TYPE_CHECKING:
+    from ropewalk.store.store import Store
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """Is the content of the file `projected`: the last operation shown, and refs that wait for a git lock."""
+
+    op: int = 0
+    waiting: tuple[str, ...] = ()
+
+
+def read_shown(store: Store) -> Shown:
+    """Gives what the file `projected` says; a missing or torn one means that nothing was shown."""
+    try:
+        with open(os.path.join(store.layout.root, "projected"), "rb") as file:
+            return msgspec.json.decode(file.read(), type=Shown)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return Shown()
+
+
+def project(store: Store) -> list[str]:
+    """Brings `repo.git`'s refs to the database's values; gives warnings, one for each ref that has to wait.
+
+    Who comes while another projects waits for it, and mostly finds the work done.
+    """
+    if not _pending(store, read_shown(store)):
+        return []
+    path = os.path.join(store.layout.root, "projector.lock")
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise os_error(error, "projection of refs") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        shown = read_shown(store)
+        rows = _pending(store, shown)
+        return _project(store, shown, rows) if rows else []
+    except OSError as error:
+        raise os_error(error, "projection of refs") from None
+    finally:
+        os.close(fd)
+
+
+def forget(store: Store) -> None:
+    """Makes the next projection write every ref again, after a power loss may have torn any (A14)."""
+    try:
+        os.unlink(os.path.join(store.layout.root, "projected"))
+    except FileNotFoundError:
+        pass
+
+
+def _pending(store: Store, shown: Shown) -> list[tuple[str, str | None, int]]:
+    rows = store.db.rows("SELECT name, target, op FROM refs WHERE op > ?", (shown.op,))
+    for name in shown.waiting:
+        rows += store.db.rows("SELECT name, target, op FROM refs WHERE name = ? AND op <= ?", (name, shown.op))
+    return rows
+
+
+def _project(store: Store, shown: Shown, rows: list[tuple[str, str | None, int]]) -> list[str]:
+    repo = store.layout.repo
+    warnings: list[str] = []
+    waiting: list[str] = []
+    folders: set[str] = set()
+    foreign: list[tuple[str, str]] = []
+    # removals first, so that `a/b` may take the place of `a` (A31)
+    for name, target, _ in sorted(rows, key=lambda row: (row[1] is not None, row[0])):
+        if os.path.exists(f"{repo}/{name}.lock"):
+            waiting.append(name)
+            warnings.append(f"{name} is locked by a git process; repo.git shows its new value later")
+            continue
+        found = read_ref(repo, name)
+        if found == target and (target is None or os.path.isfile(f"{repo}/{name}")):
+            continue
+        if found is not None and found != target and not store.gave_ref(name, found):
+            foreign.append((name, found))
+            warnings.append(f"{name} was moved to {found} without ropewalk; kept under refs/ropewalk/foreign/")
+        if target is None:
+            _remove(repo, name, folders)
+            continue
+        try:
+            _put(repo, name, target, folders)
+        except (IsADirectoryError, NotADirectoryError, FileExistsError):
+            waiting.append(name)
+            warnings.append(f"{name} clashes with a ref in repo.git; it is shown there later")
+    top = max([shown.op, *(op for _, _, op in rows)])
+    for number, (name, value) in enumerate(foreign):
+        _put(repo, f"refs/ropewalk/foreign/{top}-{number}/{name[5:]}", value, folders)
+    for folder in folders:
+        if os.path.isdir(folder):
+            sync_folder(folder)
+    _note(store, Shown(top, tuple(waiting)))
+    return warnings
+
+
+def _note(store: Store, shown: Shown) -> None:
+    """Writes the file `projected`, unsynced: after a power loss it is not believed anyway."""
+    final = os.path.join(store.layout.root, "projected")
+    part = f"{final}.new"
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(fd, msgspec.json.encode(shown))
+    finally:
+        os.close(fd)
+    os.rename(part, final)
+
+
+def read_ref(repo: str, name: str) -> str | None:
+    """Gives the value git would see for a ref; None when there is none or the file is torn (A14)."""
+    try:
+        with open(f"{repo}/{name}", "rb") as file:
+            text = file.read(64).strip().decode("ascii", "replace")
+        return text if HEX40.match(text) else None
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return packed_refs(repo).get(name)
+
+
+def packed_refs(repo: str) -> dict[str, str]:
+    """Gives the refs of the file `packed-refs`."""
+    try:
+        with open(f"{repo}/packed-refs", encoding="utf-8", errors="surrogateescape") as file:
+            rows = [line.rstrip("\n").split(" ", 1) for line in file if line[0] not in "#^"]
+    except FileNotFoundError:
+        return {}
+    return {row[1]: row[0] for row in rows if len(row) == 2}
+
+
+def _put(repo: str, name: str, target: str, folders: set[str]) -> None:
+    final = f"{repo}/{name}"
+    folder = os.path.dirname(final)
+    part = f"{repo}/rw-ref-{os.getpid()}"
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(fd, target.encode("ascii") + b"\n")
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    try:
+        if not os.path.isdir(folder):
+            os.makedirs(folder, exist_ok=True)
+            above = folder
+            while above != repo:
+                above = os.path.dirname(above)
+                folders.add(above)
+        if os.path.isdir(final):
+            _prune(final)
+        os.rename(part, final)
+    except BaseException:
+        os.unlink(part)
+        raise
+    folders.add(folder)
+
+
+def _prune(folder: str) -> None:
+    """Removes a folder that holds nothing but empty folders, which git leaves behind."""
+    for inner, _, _ in sorted(os.walk(folder), reverse=True):
+        try:
+            os.rmdir(inner)
+        except OSError:
+            return
+
+
+def _remove(repo: str, name: str, folders: set[str]) -> None:
+    path = f"{repo}/{name}"
+    try:
+        os.unlink(path)
+        folders.add(os.path.dirname(path))
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        pass
+    if name in packed_refs(repo):
+        git(repo, "update-ref", "--no-deref", "--stdin", stdin=f"delete {name}\n".encode(), timeout=30, ok=(0, 128))
+    folder = os.path.dirname(path)
+    while folder.count("/") > repo.count("/") + 2:
+        try:
+            os.rmdir(folder)
+        except OSError:
+            break
+        folders.discard(folder)
+        folder = os.path.dirname(folder)
