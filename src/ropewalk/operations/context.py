@@ -61,6 +61,10 @@ class Context:
             self._store = Store(self.root)
         return self._store
 
+    def adopt_root(self, root: str) -> None:
+        """Goes on with a store that was just made."""
+        self._root = root
+
     @property
     def opened(self) -> Store | None:
         """Gives the store if it was opened."""

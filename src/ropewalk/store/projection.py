@@ -197,3 +197,15 @@ def _remove(repo: str, name: str, folders: set[str]) -> None:
             break
         folders.discard(folder)
         folder = os.path.dirname(folder)
+
+
+def park(store: Store, name: str) -> None:
+    """Moves a ref that ropewalk did not make below `refs/ropewalk/foreign/`, so that its commits stay reachable."""
+    folders: set[str] = set()
+    value = read_ref(store.layout.repo, name)
+    if value is not None:
+        _put(store.layout.repo, f"refs/ropewalk/foreign/{store.last_op()}/{name[5:]}", value, folders)
+    _remove(store.layout.repo, name, folders)
+    for folder in folders:
+        if os.path.isdir(folder):
+            sync_folder(folder)
