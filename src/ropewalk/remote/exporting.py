@@ -1,0 +1,222 @@
+"""Export: a ref of the store becomes a branch of another repository, by compare-and-swap and never forced."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+
+import msgspec
+
+from ropewalk.core.errors import CasMismatchError, NotFoundError, RemoteError, RopewalkError, os_error
+from ropewalk.core.ids import check_ref, short_ref
+from ropewalk.core.process import git, git_env, git_program, run
+from ropewalk.remote import transport
+from ropewalk.remote.transport import Place
+from ropewalk.store.revisions import peel
+from ropewalk.store.store import Store, need_ref
+
+_TOTAL = re.compile(rb"Total (\d+)")
+_LOST = ("non-fast-forward", "fetch first", "stale info", "cannot lock ref", "failed to update ref")
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """Is the result of an export; `exported` counts the commits that the destination did not have."""
+
+    exported: int
+    objects_written: int
+    head_changeset: str
+    head_sha: str
+    branch: str
+    old_sha: str | None
+    branch_moved: bool
+    incremental: bool
+    rewritten: int = 0
+
+
+def export_branch(
+    store: Store,
+    destination: str,
+    ref: str,
+    branch: str,
+    *,
+    progress: Callable[[str], None] | None = None,
+    timeout: float = transport.TIMEOUT,
+) -> Exported:
+    """Pushes a ref of the store to a branch of another repository; the ids stay what they are.
+
+    A path where there is nothing, or an empty folder, becomes a bare repository. Raises `E_CAS_MISMATCH` when
+    the branch holds what the ref does not, `E_REMOTE` when the destination refuses or can't be reached.
+    """
+    full, target = need_ref(store, ref)
+    head = peel(store, target, ref)
+    name = check_ref(branch)
+    there = transport.place(destination, exists=False)
+    # nothing leaves the store before it is on disk
+    store.flush()
+    if progress is not None:
+        progress(f"exporting {short_ref(full)} to {there.address}")
+    if there.path is not None and _vacant(there.path):
+        return _create(store, there, head, name, timeout)
+    return _push(store, there, head, name, timeout)
+
+
+def _vacant(path: str) -> bool:
+    try:
+        return not os.path.lexists(path) or (os.path.isdir(path) and not os.listdir(path))
+    except OSError as error:
+        raise os_error(error, "read of the destination") from None
+
+
+def _create(store: Store, there: Place, head: str, name: str, timeout: float) -> Exported:
+    """Makes a bare repository beside the destination, pushes into it, and puts it in place whole."""
+    assert there.path is not None
+    part = f"{there.path}.new-{os.getpid()}"
+    try:
+        os.makedirs(os.path.dirname(there.path), exist_ok=True)
+        made = run(
+            [git_program(), "init", "--quiet", "--bare", f"--initial-branch={short_ref(name)}", part],
+            env=git_env(),
+            timeout=60,
+        )
+        if made.code:
+            raise RemoteError(
+                f"{there.address} can't be made: {transport.words_of(made.err)}",
+                hint="check the folder above it",
+                repository=there.address,
+            )
+        result = _push(store, Place(part, part), head, name, timeout)
+        os.rename(part, there.path)
+    except OSError as error:
+        raise os_error(error, "making the destination") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return result
+
+
+def _check_checked_out(there: Place, git_dir: str, name: str) -> None:
+    """Refuses a branch that a work tree of the destination has checked out, before anything is sent.
+
+    git would refuse it too, but only after it has taken the objects. A destination that takes such pushes by
+    its own configuration (`receive.denyCurrentBranch`) is left to decide.
+    """
+    rule = git(git_dir, "config", "receive.denyCurrentBranch", ok=(0, 1, 128), timeout=30).text().lower()
+    if rule in ("updateinstead", "ignore", "warn", "false", "no", "off", "0"):
+        return
+    listed = git(git_dir, "worktree", "list", "--porcelain", ok=(0, 128), timeout=60).text()
+    for block in listed.split("\n\n"):
+        lines = block.split("\n")
+        if f"branch {name}" in lines and "bare" not in lines:
+            raise RemoteError(
+                f"{short_ref(name)} is checked out in {there.address}",
+                hint="export to another --branch and merge it there",
+                repository=there.address,
+                branch=short_ref(name),
+                reason="checked_out",
+            )
+
+
+def _git_dir(there: Place) -> str:
+    """Gives the git directory at a path; `E_NOT_FOUND` when there is none exactly there."""
+    path = there.path or ""
+    for candidate in (os.path.join(path, ".git"), path, path + ".git"):
+        done = run(
+            [git_program(), f"--git-dir={candidate}", "rev-parse", "--absolute-git-dir", "--show-object-format"],
+            env=git_env(), timeout=30,
+        )  # fmt: skip
+        if done.code == 0:
+            git_dir, kind = done.text().rsplit("\n", 1)
+            if kind != "sha1":
+                raise transport.sha256(there)
+            return git_dir
+    raise NotFoundError(
+        f"{there.address} is not a git repository, and it is not empty",
+        hint="name a repository, an empty folder, or a path where there is nothing",
+        repository=there.address,
+    )
+
+
+def _receive_pack(there: Place) -> list[str]:
+    """Gives the option that starts `git receive-pack` on this host without the variables that pin our git.
+
+    The destination's hooks and settings are its owner's; they run as if the user had pushed.
+    """
+    if there.path is None:
+        return []
+    names = sorted(k for k in transport.environment(there) if k.startswith("GIT_"))
+    return [f"--receive-pack=env {' '.join(f'-u {n}' for n in names)} '{git_program()}' receive-pack"]
+
+
+def _push(store: Store, there: Place, head: str, name: str, timeout: float) -> Exported:
+    repo = store.layout.repo
+    git_dir = _git_dir(there) if there.path is not None else None
+    refs = transport.listing(repo, there).refs
+    old = refs.get(name)
+    have = _present(store, sorted(set(refs.values())))
+    total, new = _count(store, head, []), _count(store, head, have)
+    if old == head:
+        return Exported(0, 0, head, head, short_ref(name), old, False, True)
+    if git_dir is not None:
+        _check_checked_out(there, git_dir, name)
+    if old is not None:
+        forward = old in have and git(repo, "merge-base", "--is-ancestor", old, head, ok=(0, 1), timeout=600).code == 0
+        if not forward:
+            raise _moved(there, name, old, head)
+    done = transport.call(
+        repo, there, "push", "--porcelain", "--progress", "--no-verify", "--no-follow-tags", "--recurse-submodules=no",
+        "--no-signed", *_receive_pack(there), "--", there.address, f"{head}:{name}", timeout=timeout, ok=None,
+    )  # fmt: skip
+    if done.code:
+        raise _refused(there, name, old, head, done.out + b"\n" + done.err)
+    written = _TOTAL.search(done.err)
+    return Exported(new, int(written[1]) if written else 0, head, head, short_ref(name), old, True, new < total)
+
+
+def _present(store: Store, ids: list[str]) -> list[str]:
+    """Gives those ids that the store has."""
+    if not ids:
+        return []
+    stdin = "".join(f"{oid}\n" for oid in ids).encode("ascii")
+    out = git(store.layout.repo, "cat-file", "--batch-check=%(objectname)", "--buffer", stdin=stdin, timeout=600).text()
+    return [line for line in out.split("\n") if line and not line.endswith(" missing")]
+
+
+def _count(store: Store, head: str, without: list[str]) -> int:
+    stdin = "".join([f"{head}\n", *(f"^{oid}\n" for oid in without)]).encode("ascii")
+    return int(git(store.layout.repo, "rev-list", "--count", "--stdin", stdin=stdin, timeout=600).text())
+
+
+def _moved(there: Place, name: str, old: str | None, head: str) -> CasMismatchError:
+    return CasMismatchError(
+        f"{short_ref(name)} of {there.address} is at {old or 'another commit'}, which the exported ref lacks",
+        hint="import that branch and land it first, or export to another --branch",
+        repository=there.address,
+        branch=short_ref(name),
+        actual=old,
+        exported=head,
+    )
+
+
+def _refused(there: Place, name: str, old: str | None, head: str, said: bytes) -> RopewalkError:
+    words = transport.words_of(said)
+    if any(mark in words for mark in _LOST):
+        return _moved(there, name, old, head)
+    if "currently checked out" in words:
+        return RemoteError(
+            f"{short_ref(name)} is checked out in {there.address}",
+            hint="export to another --branch and merge it there",
+            repository=there.address,
+            branch=short_ref(name),
+            reason="checked_out",
+        )
+    error = transport.failure(there, said)
+    if isinstance(error, RemoteError) and "rejected" in words:
+        return RemoteError(
+            f"{there.address} refused {short_ref(name)}: {words}",
+            hint="see what its hooks or rules say",
+            repository=there.address,
+            branch=short_ref(name),
+            reason="rejected",
+        )
+    return error

@@ -1,0 +1,313 @@
+"""Import: a branch of another repository comes into the store with the same ids, as one operation.
+
+`git fetch` runs into a folder beside the repository, so that what turns out not to fit leaves nothing behind.
+Many objects stay a pack, which is synced and moved; few go through the journal like any other write (A13).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ropewalk.core.errors import (
+    CasMismatchError,
+    CasRetryExhaustedError,
+    GitImportDivergedError,
+    NotFoundError,
+    ShallowError,
+    StoreCorruptError,
+    UnsupportedError,
+    os_error,
+)
+from ropewalk.core.ids import HEX40, check_ref, short_ref
+from ropewalk.core.process import git
+from ropewalk.remote import transport
+from ropewalk.remote.transport import Place
+from ropewalk.store import maintain
+from ropewalk.store.loose import FSYNC_SIZE, Damaged, LooseStore, NewObject, inflate, sync_folder
+from ropewalk.store.oplog import Move
+from ropewalk.store.store import Store
+
+UNPACK_LIMIT = 500
+_ATTEMPTS = 8
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """Is the result of an import; `imported` and `skipped` count commits new to and already in the store."""
+
+    imported: int
+    skipped: int
+    head_changeset: str
+    git_head_sha: str
+    target_ref: str
+    ref_moved: bool
+    old_head: str | None = None
+    lossy: list[str] = []
+    lossy_total: int = 0
+
+
+class _Fetched(NamedTuple):
+    """Is what a fetch left in its folder: packs by name, and few objects that go into the journal."""
+
+    packs: list[str]
+    small: list[NewObject]
+
+
+def current_branch(git_dir: str) -> tuple[str, str] | None:
+    """Gives (short name, head id) of the branch a repository is on; None when unborn, detached or oddly named.
+
+    `E_UNSUPPORTED` for a repository with SHA-256 ids.
+    """
+    name = git(git_dir, "symbolic-ref", "--quiet", "HEAD", ok=(0, 1, 128), timeout=30).text()
+    if not name.startswith("refs/heads/"):
+        return None
+    head = git(git_dir, "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}", extra_env=transport.NO_TRANSPORT,
+               ok=(0, 1, 128), timeout=30).text()  # fmt: skip
+    if len(head) == 64:
+        raise transport.sha256(Place(git_dir, git_dir))
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return None
+    return (short_ref(name), head) if HEX40.match(head) else None
+
+
+def import_branch(
+    store: Store,
+    source: str,
+    branch: str | None,
+    *,
+    into: str | None,
+    actor: str,
+    progress: Callable[[str], None] | None = None,
+    timeout: float = transport.TIMEOUT,
+) -> Imported:
+    """Brings a branch (short or full ref name; None: the source's current one) into the ref `into`.
+
+    `into` is a full name, None for the same name. A new ref is created, one that the source contains is fast
+    forwarded; anything else is `E_GIT_IMPORT_DIVERGED` and records nothing. Raises `E_NOT_FOUND`, `E_SHALLOW`,
+    `E_UNSUPPORTED`, `E_REMOTE`, `E_BUSY`.
+    """
+    there = transport.place(source)
+    name, head = _find(store, there, branch)
+    target = check_ref(into if into is not None else name)
+    if store.ref(target) == head:
+        store.flush()
+        return Imported(0, _count(store, {}, head), head, head, short_ref(target), False, head)
+    if there.path is not None:
+        _check_whole(there, head)
+    folder = os.path.join(store.layout.root, f"incoming-{os.getpid()}-{head[:12]}")
+    try:
+        os.makedirs(os.path.join(folder, "pack"))
+        if progress is not None:
+            progress(f"importing {short_ref(name)} of {there.address}")
+        env = {
+            "GIT_OBJECT_DIRECTORY": folder,
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.path.join(store.layout.repo, "objects"),
+        }
+        _fetch(store, there, head, env, timeout)
+        _check_forward(store, target, head, env)
+        imported, skipped = _counts(store, head, env)
+        fetched = _collect(store, folder)
+        _adopt_stray(store, fetched, head, env)
+        _move_packs(store, folder, fetched.packs)
+        result = _record(store, target, head, actor, fetched, imported, skipped)
+    except OSError as error:
+        raise os_error(error, "import") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if len(maintain.packs(store)) > maintain.PACKS_MAX:
+        with maintain.maintenance(store, wait=True):
+            if len(maintain.packs(store)) > maintain.PACKS_MAX:
+                maintain.consolidate(store)
+    return result
+
+
+def _find(store: Store, there: Place, branch: str | None) -> tuple[str, str]:
+    """Gives (full name, commit id) of the branch in the source."""
+    if branch is None:
+        found = transport.listing(store.layout.repo, there, "HEAD")
+        if found.head is None or "HEAD" not in found.refs:
+            raise NotFoundError(
+                f"{there.address} is on no branch that has a commit",
+                hint="name a branch with --ref",
+                repository=there.address,
+            )
+        return found.head, found.refs["HEAD"]
+    name = check_ref(branch)
+    # the second pattern is for the commit a tag points to
+    refs = transport.listing(store.layout.repo, there, name, name + "^{}").refs
+    if name not in refs:
+        others = transport.listing(store.layout.repo, there, "refs/heads/*").refs
+        raise NotFoundError(
+            f"{there.address} has no branch {short_ref(name)!r}",
+            hint="it has " + (", ".join(short_ref(n) for n in sorted(others)[:10]) or "no branches at all"),
+            ref=short_ref(name),
+            repository=there.address,
+        )
+    return name, refs[name]
+
+
+def _check_whole(there: Place, head: str) -> None:
+    """Refuses a shallow source whose cut is within the branch's history, and names the commit that is missing."""
+    assert there.path is not None
+    common = _common_dir(there.path)
+    if common is None or not os.path.exists(os.path.join(common, "shallow")):
+        return
+    with open(os.path.join(common, "shallow"), encoding="ascii", errors="replace") as file:
+        cut = set(file.read().split())
+    quiet = transport.NO_TRANSPORT
+    reached = set(git(common, "rev-list", head, extra_env=quiet, ok=(0, 128), timeout=600).text().split())
+    for oid in sorted(cut & reached):
+        raw = git(common, "cat-file", "commit", oid, extra_env=quiet, ok=(0, 128), timeout=60).out
+        lines = raw.split(b"\n\n", 1)[0].split(b"\n")
+        parents = [line[7:47].decode("ascii") for line in lines if line.startswith(b"parent ")]
+        if parents:
+            raise ShallowError(
+                f"{there.address} is a shallow clone: the commit {parents[0]} is missing",
+                hint=f"run `git -C {there.address} fetch --unshallow`, then import again",
+                repository=there.address,
+                object=parents[0],
+            )
+
+
+def _common_dir(path: str) -> str | None:
+    """Gives the folder that holds objects and refs of a repository named by work tree or git directory."""
+    from ropewalk.store.layout import git_common_dir
+
+    if not os.path.isdir(path):
+        return None
+    named = os.path.join(path, "commondir")
+    if os.path.isfile(named):
+        with open(named, encoding="utf-8", errors="surrogateescape") as file:
+            return os.path.normpath(os.path.join(path, file.read().strip()))
+    if os.path.isdir(os.path.join(path, "objects")) and os.path.isfile(os.path.join(path, "HEAD")):
+        return path
+    found = git_common_dir(path)
+    return found[1] if found else None
+
+
+def _fetch(store: Store, there: Place, head: str, env: dict[str, str], timeout: float) -> None:
+    """Fetches one commit with all it stands on; writes objects alone, no ref and no FETCH_HEAD."""
+    transport.call(
+        store.layout.repo, there, "-c", f"fetch.unpackLimit={UNPACK_LIMIT}", "-c", "protocol.version=2",
+        "-c", "fetch.writeCommitGraph=false", "fetch", "--quiet", "--no-write-fetch-head", "--no-tags", "--no-prune",
+        "--no-recurse-submodules", "--refmap=", *transport.upload_pack(there), "--", there.address, head,
+        extra_env=env, timeout=timeout,
+    )  # fmt: skip
+    if git(store.layout.repo, "cat-file", "-t", head, extra_env=env, ok=(0, 128), timeout=60).text() != "commit":
+        raise UnsupportedError(f"{head} is not a commit", hint="import a branch", object=head)
+
+
+def _check_forward(store: Store, target: str, head: str, env: dict[str, str]) -> None:
+    old = store.ref(target)
+    if old is None or old == head:
+        return
+    done = git(store.layout.repo, "merge-base", "--is-ancestor", old, head, extra_env=env, ok=(0, 1), timeout=600)
+    if done.code:
+        raise GitImportDivergedError(
+            f"{short_ref(target)} is at {old}, which the imported branch does not contain",
+            ref=short_ref(target),
+            target_head=old,
+            source_head=head,
+        )
+
+
+def _known(store: Store) -> bytes:
+    """Gives all targets of refs as arguments that leave out what they reach."""
+    return "".join(f"^{oid}\n" for oid in sorted({oid for _, oid in store.refs()})).encode("ascii")
+
+
+def _count(store: Store, env: dict[str, str], head: str) -> int:
+    return int(git(store.layout.repo, "rev-list", "--count", head, extra_env=env, timeout=600).text())
+
+
+def _counts(store: Store, head: str, env: dict[str, str]) -> tuple[int, int]:
+    """Gives how many commits of the branch are new to the store, and how many it has."""
+    repo = store.layout.repo
+    wanted = f"{head}\n".encode() + _known(store)
+    listed = git(repo, "rev-list", "--stdin", stdin=wanted, extra_env=env, timeout=600).out
+    there = git(repo, "cat-file", "--batch-check=%(objecttype)", "--buffer", stdin=listed, timeout=600).out
+    new = sum(line.endswith(b" missing") for line in there.splitlines())
+    return new, _count(store, env, head) - new
+
+
+def _collect(store: Store, folder: str) -> _Fetched:
+    """Gives the fetched packs, and the fetched loose objects put in place in the repository."""
+    names = [n[5:-5] for n in os.listdir(os.path.join(folder, "pack")) if n.startswith("pack-") and n.endswith(".pack")]
+    incoming = LooseStore(folder)
+    small = []
+    for oid in incoming.ids():
+        packed = incoming.read_packed(oid) or b""
+        small.append(_place(store, oid, packed))
+    return _Fetched(names, small)
+
+
+def _place(store: Store, oid: str, packed: bytes) -> NewObject:
+    """Puts an object git wrote loose in place, checked; gives it for the journal, or synced when it is large."""
+    try:
+        kind, content = inflate(packed, oid)
+    except Damaged as error:
+        raise StoreCorruptError(f"git wrote the object {oid} damaged: {error}", object=oid) from None
+    large = len(content) > FSYNC_SIZE
+    store.objects.loose.put(oid, packed, sync=large)
+    return NewObject(oid, kind, b"" if large else packed)
+
+
+def _adopt_stray(store: Store, fetched: _Fetched, head: str, env: dict[str, str]) -> None:
+    """Adds to the journal what the fetch took for granted and no operation has made durable.
+
+    A loose object may be one of a writer that died before its transaction; that it exists is no evidence (A3).
+    """
+    loose = set(store.objects.loose.ids()) - {o.id for o in fetched.small}
+    if not loose:
+        return
+    loose -= {str(row[0]) for row in store.db.rows("SELECT id FROM object_journal")}
+    if not loose:
+        return
+    arguments = f"{head}\n".encode() + _known(store)
+    out = git(store.layout.repo, "rev-list", "--objects", "--no-object-names", "--stdin", stdin=arguments,
+              extra_env=env, timeout=1200).text()  # fmt: skip
+    for oid in loose.intersection(out.split()):
+        packed = store.objects.loose.read_packed(oid)
+        if packed is not None:
+            fetched.small.append(_place(store, oid, packed))
+
+
+def _move_packs(store: Store, folder: str, names: Sequence[str]) -> None:
+    """Syncs fetched packs and moves them into the repository, the index last, because it makes a pack visible."""
+    there = os.path.join(store.layout.repo, "objects", "pack")
+    for name in names:
+        for end in ("pack", "rev", "idx"):
+            path = os.path.join(folder, "pack", f"pack-{name}.{end}")
+            if not os.path.exists(path):
+                continue
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(path, os.path.join(there, f"pack-{name}.{end}"))
+    sync_folder(there)
+
+
+def _record(
+    store: Store, target: str, head: str, actor: str, fetched: _Fetched, imported: int, skipped: int
+) -> Imported:
+    for _ in range(_ATTEMPTS):
+        old = store.ref(target)
+        _check_forward(store, target, head, {})
+        moved = old != head
+        try:
+            with store.transaction() as tx:
+                tx.journal(fetched.small)
+                if moved:
+                    tx.record("git_import", actor, [Move(target, old, head)])
+        except CasMismatchError:
+            continue
+        return Imported(imported, skipped, head, head, short_ref(target), moved, old)
+    raise CasRetryExhaustedError(f"{short_ref(target)} moved during each of {_ATTEMPTS} attempts", attempts=_ATTEMPTS)
