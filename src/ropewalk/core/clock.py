@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 
 
 def now() -> int:
@@ -15,6 +16,7 @@ def monotonic() -> float:
     return time.monotonic()
 
 
+@cache
 def boot_id() -> str:
     """Gives an id that the kernel draws anew at each boot; on macOS the time of the boot.
 

@@ -46,17 +46,23 @@ class Database:
 
     def __init__(self, path: str, *, create: bool = False) -> None:
         self.path = path
+        self.wal_pages = 0
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
         with typed("open of the database"):
             self.con = apsw.Connection(path, flags=flags)
             self.con.set_busy_timeout(10_000)
             self.con.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.con.wal_autocheckpoint(0)
+            self.con.set_wal_hook(self._note_wal)
             keep = array("i", [1])
             self.con.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, keep.buffer_info()[0])
             if create:
                 self.con.execute("PRAGMA journal_mode=WAL")
             self.con.execute("PRAGMA synchronous=NORMAL; PRAGMA mmap_size=0; PRAGMA cache_size=-8000")
+
+    def _note_wal(self, _: apsw.Connection, __: str, pages: int) -> int:
+        self.wal_pages = pages
+        return apsw.SQLITE_OK
 
     def rows(self, sql: str, args: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Gives all rows of a query; the read transaction ends with it."""

@@ -94,7 +94,7 @@ def check_reverts(
     Looks at lands that are in the base's history and newer than operation `since`, the workspace's creation
     (without one: about the last 200 lands). Raises `E_LAND_MISMATCH` with the list of them.
     """
-    top = _op_of(store, ref, base)
+    top = op_of(store, ref, base)
     if top is None:
         return
     floor = since if since is not None else top - _WINDOW_OPS
@@ -128,7 +128,7 @@ def name_of(entry: Entry | None) -> str | None:
     return None if entry is None else f"{entry[0].decode('ascii')} {entry[1].hex()}"
 
 
-def _op_of(store: Store, ref: str, base: str) -> int | None:
+def op_of(store: Store, ref: str, base: str) -> int | None:
     row = store.db.row(
         "SELECT max(op) FROM (SELECT op FROM landed WHERE landed = ? AND ref = ? UNION ALL"
         " SELECT op FROM landed WHERE change = ? AND ref = ? UNION ALL"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
 from ropewalk.core.errors import InvalidError
@@ -17,18 +19,32 @@ def person(layout: Layout, agent: str, at: int) -> Person:
     """
     family, _, instance = agent.partition("/")
     name, mail = agent, f"{instance}@{family}.ropewalk.local"
-    try:
-        with open(layout.authors, "rb") as file:
-            data = file.read()
-    except FileNotFoundError:
-        data = b""
-    if b"\n[" in b"\n" + data:
+    data = _authors(layout.authors)
+    if data:
         entry = _entry(data, family)
         name = str(entry.get("name", agent)).replace("{instance}", instance)
         mail = str(entry.get("email", mail)).replace("{instance}", instance)
     if any(c in name + mail for c in "<>\n\0"):
         raise InvalidError("a name or address in authors.toml has one of < > or a line end", family=family)
     return Person(name.encode("utf-8"), mail.encode("utf-8"), at, b"+0000")
+
+
+_KNOWN: dict[str, tuple[tuple[int, int, int], bytes]] = {}
+
+
+def _authors(path: str) -> bytes:
+    """Gives authors.toml, read again only when it changed; empty when it has no table."""
+    try:
+        now = os.stat(path)
+    except FileNotFoundError:
+        return b""
+    stamp = (now.st_mtime_ns, now.st_size, now.st_ino)
+    known = _KNOWN.get(path)
+    if known is None or known[0] != stamp:
+        with open(path, "rb") as file:
+            data = file.read()
+        known = _KNOWN[path] = (stamp, data if b"\n[" in b"\n" + data else b"")
+    return known[1]
 
 
 def _entry(data: bytes, family: str) -> dict[str, object]:

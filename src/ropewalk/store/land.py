@@ -174,15 +174,18 @@ def _publish(
     if prepared is not None:
         store.lock.acquire(store.lock_wait)
         return _lead(store, req, prepared, attempts, answering)
-    mine = spool.Waiting(store.layout.spool, req)
+    slot = store.slot()
+    slot.put(req)
     try:
         store.lock.acquire(store.lock_wait)
-        answer = mine.answer()
-        if answer is None:
-            return _lead(store, req, None, attempts, None)
-        store.lock.release()
-    finally:
-        mine.close()
+    except BaseException:
+        slot.clear()
+        raise
+    slot.clear()
+    answer = slot.answer(req)
+    if answer is None:
+        return _lead(store, req, None, attempts, None)
+    store.lock.release()
     if answer.result is not None:
         store.flush(answer.op or None)
         from ropewalk.store import projection
@@ -203,8 +206,13 @@ def _lead(
     own: Landed | None = None
     failure: BaseException | None = None
     answers: list[tuple[str, Answer]] = []
+    folder = store.layout.spool
     try:
-        others = [r for r in spool.waiting(store.layout.spool) if r.id != req.id]
+        others = [
+            (slot, other)
+            for slot, other in spool.waiting(folder, store.slot_name)
+            if not spool.answered(folder, slot, other)
+        ]
         with store.begun() as tx:
             try:
                 # a land prepared outside that lost its race is merged here, under a bound, so that it can't lose again
@@ -212,10 +220,10 @@ def _lead(
                 own = _one(store, tx, req, prepared, attempts, seconds, answering)
             except (RopewalkError, _Settled, _Conflicted, _NeedsOrt) as error:
                 failure = error
-            for other in others:
-                answers.append((other.id, _for_other(store, tx, other)))
-        for request_id, answer in answers:
-            spool.put_answer(store.layout.spool, request_id, answer)
+            for slot, other in others:
+                answers.append((slot, _for_other(store, tx, other)))
+        for slot, answer in answers:
+            spool.put_answer(folder, slot, answer)
     finally:
         store.lock.release()
     store.finish(tx)
@@ -229,13 +237,13 @@ def _for_other(store: Store, tx: Transaction, req: LandRequest) -> Answer:
     """Lands a waiting request with its requester's identity; what needs more than a plain merge goes back."""
     try:
         result = _one(store, tx, req)
-        return Answer(tx.last_op, msgspec.json.encode(result))
+        return Answer(req.id, tx.last_op, msgspec.json.encode(result))
     except _Settled as settled:
-        return Answer(settled.op, msgspec.json.encode(settled.result))
+        return Answer(req.id, settled.op, msgspec.json.encode(settled.result))
     except (_NeedsOrt, _Conflicted):
-        return Answer()
+        return Answer(req.id)
     except RopewalkError as error:
-        return Answer(0, None, (error.code, error.message, error.hint, error.details))
+        return Answer(req.id, 0, None, (error.code, error.message, error.hint, error.details))
 
 
 def _one(

@@ -34,6 +34,7 @@ from ropewalk.store.database import SCHEMA, Database
 from ropewalk.store.loose import sync_folder, write_all
 
 FORMAT = 1
+WAL_BYTES = 9 << 20
 WORKSPACE_MARK = "ropewalk.json"
 _NETWORK = {0x6969: "NFS", 0xFF534D42: "CIFS", 0xFE534D42: "SMB", 0x517B: "SMB", 0x65735546: "FUSE",
             0x01021997: "9p", 0x5346544E: "NTFS", 0x73757245: "Coda", 0x6B414653: "AFS"}  # fmt: skip
@@ -282,6 +283,8 @@ def create(root: str, store_id: str, name: str, branch: str) -> None:
         database.run("COMMIT")
         database.checkpoint()
         database.close()
+        # the log gets its blocks at once: syncing an append writes the file's size too, and stalls every writer
+        _write(new.database + "-wal", b"\0" * WAL_BYTES, 0o644)
         _write(new.format, msgspec.json.encode(StoreFormat(FORMAT, store_id, name)) + b"\n", 0o644)
         for folder, _, files in os.walk(part):
             for file in files:

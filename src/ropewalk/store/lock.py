@@ -31,23 +31,24 @@ class WriterLock:
         """Takes the lock if nobody has it."""
         if not self._mutex.acquire(blocking=False):
             return False
-        fd = self._open()
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            self._mutex.release()
-            return False
+            while True:
+                fd = self._open()
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if self._same(fd):
+                        self._hold(fd)
+                        return True
+                except BlockingIOError:
+                    break
+                finally:
+                    if fd != self._fd:
+                        os.close(fd)
         except BaseException:
-            os.close(fd)
             self._mutex.release()
             raise
-        if not self._same(fd):
-            os.close(fd)
-            self._mutex.release()
-            return self.try_acquire()
-        self._hold(fd)
-        return True
+        self._mutex.release()
+        return False
 
     def acquire(self, wait: float = DEFAULT_WAIT) -> None:
         """Takes the lock; `E_BUSY` with the holder's pid, command and state after `wait` seconds."""
@@ -55,15 +56,18 @@ class WriterLock:
             return
         if not self._mutex.acquire(timeout=wait):
             raise BusyError("another thread of this process holds the writer lock", pid=os.getpid())
-        while True:
-            fd = self._open()
-            if not _WAITERS.wait(fd, wait):
-                self._mutex.release()
-                raise self._busy(wait)
-            if self._same(fd):
-                self._hold(fd)
-                return
-            os.close(fd)
+        try:
+            while True:
+                fd = self._open()
+                if not _WAITERS.wait(fd, wait):
+                    raise self._busy(wait)
+                if self._same(fd):
+                    self._hold(fd)
+                    return
+                os.close(fd)
+        except BaseException:
+            self._mutex.release()
+            raise
 
     def release(self) -> None:
         """Gives the lock back."""
@@ -89,8 +93,6 @@ class WriterLock:
         try:
             return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            if self._mutex.locked():
-                self._mutex.release()
             raise os_error(error, "open of the writer lock") from None
 
     def _same(self, fd: int) -> bool:

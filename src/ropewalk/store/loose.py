@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
+from _thread import get_ident
 from hashlib import sha1
 from typing import NamedTuple
 
@@ -131,7 +132,7 @@ class LooseStore:
     def put(self, oid: str, packed: bytes, *, sync: bool = False) -> None:
         """Puts a loose file in place by rename, over a damaged one too."""
         final = self.path(oid)
-        part = f"{self.folder}/tmp_rw_{os.getpid()}_{oid[:16]}"
+        part = f"{self.folder}/tmp_rw_{os.getpid()}_{get_ident()}_{oid[:16]}"
         try:
             fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o444)
             try:

@@ -61,13 +61,9 @@ def maintenance(store: Store, *, wait: bool) -> Iterator[bool]:
 
 def checkpoint_if_due(store: Store) -> None:
     """Checkpoints when the journal passed 20,000 objects or 64 MiB; leaves it to another who is at it."""
-    row = store.db.row("SELECT min(seq), max(seq) FROM object_journal")
-    count = row[1] - row[0] + 1 if row and row[0] is not None else 0
-    try:
-        wal = os.stat(store.layout.database + "-wal").st_size
-    except OSError:
-        wal = 0
-    if count < JOURNAL_OBJECTS and (wal < JOURNAL_BYTES or count < 2000):
+    row = store.db.row("SELECT count(*), sum(length(packed)) FROM object_journal")
+    count, size = (int(row[0]), int(row[1] or 0)) if row else (0, 0)
+    if count < JOURNAL_OBJECTS and size < JOURNAL_BYTES:
         return
     with maintenance(store, wait=False) as mine:
         if mine:
@@ -202,7 +198,13 @@ def consolidate(store: Store) -> None:
     for name in os.listdir(folder):
         if name.startswith(("tmp_", ".tmp-")):
             os.unlink(os.path.join(folder, name))  # a killed run's; nobody else writes here under the lock
-    listing = git(repo, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)", "--unordered").out
+    # packed objects alone: a loose file may be damaged, and its journal row is what the next checkpoint packs (A2)
+    packed: set[str] = set()
+    for name in before:
+        with open(os.path.join(folder, f"pack-{name}.idx"), "rb") as file:
+            rows = git(repo, "show-index", stdin=file.read(), timeout=600).out.decode("ascii").splitlines()
+        packed.update(row.split()[1] for row in rows)
+    listing = "".join(f"{oid}\n" for oid in sorted(packed)).encode("ascii")
     out = git(
         repo, "-c", "pack.threads=2", "pack-objects", "--quiet", "--non-empty", "--delta-base-offset",
         "--no-write-bitmap-index", os.path.join(folder, "pack"), stdin=listing, timeout=7200,
@@ -220,7 +222,6 @@ def consolidate(store: Store) -> None:
                 if os.path.exists(path):
                     os.unlink(path)
     sync_folder(folder)
-    packed = set(listing.decode("ascii").split())
     journalled = {str(r[0]) for r in store.db.rows("SELECT id FROM object_journal")}
     for oid in store.objects.loose.ids():
         if oid in packed and oid not in journalled:
@@ -250,7 +251,7 @@ def collect(store: Store) -> Collected:
     with maintenance(store, wait=True):
         before, size = len(packs(store)), disk_bytes(store.layout.root)
         packed = checkpoint(store)
-        if len(packs(store)) > 1 or store.objects.loose.ids():
+        if len(packs(store)) > 1:
             consolidate(store)
         derive(store)
         with typed("shrinking the database"), store.lock_held():

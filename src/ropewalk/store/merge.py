@@ -9,6 +9,7 @@ so that results and kinds of conflict are the ones people know. Cost goes with w
 from __future__ import annotations
 
 import os
+from _thread import get_ident
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -157,8 +158,8 @@ def merge_ort(objects: Objects, base: str, ours: str, theirs: str, *, timeout: f
 
 def _synthetic(objects: Objects, tree: str, parents: Sequence[str]) -> str:
     before = set(objects.new)
-    # the process id keeps two processes from removing each other's
-    who = _NOBODY._replace(name=b"ropewalk %d" % os.getpid())
+    # process and thread id keep two of them from removing each other's
+    who = _NOBODY._replace(name=b"ropewalk %d.%d" % (os.getpid(), get_ident()))
     oid = objects.write_commit(tree, parents, who, who, b"merge\n")
     if oid not in before:
         objects.new.pop(oid, None)

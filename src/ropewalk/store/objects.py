@@ -69,6 +69,7 @@ class Objects:
         self.loose = LooseStore(os.path.join(git_dir, "objects"))
         self.new: dict[str, NewObject] = {}
         self._child: ObjectChild | None = None
+        self._child_stamp = 0
         self._trees: OrderedDict[str, trees.Tree] = OrderedDict({EMPTY_TREE: {}})
         self._entries = 0
         self._commits: OrderedDict[str, Commit] = OrderedDict()
@@ -123,16 +124,35 @@ class Objects:
         return [answers[oid] for oid in ids]
 
     def _packed(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
+        if not ids:
+            return []
+        found: list[tuple[str, bytes] | None] = [None] * len(ids)
         for attempt in (1, 2):
+            stamp = self._packs_stamp()
             if self._child is None:
-                self._child = ObjectChild(self.git_dir)
+                self._child, self._child_stamp = ObjectChild(self.git_dir), stamp
             try:
-                return self._child.ask(ids)
-            except (BrokenPipeError, OSError):
+                found = self._child.ask(ids)
+            except OSError:
+                # git died, as it does of a damaged object: ask a new one, then one by one
                 self.close()
                 if attempt == 2 and len(ids) > 1:
                     return [self._packed([oid])[0] for oid in ids]
-        return [None] * len(ids)
+                continue
+            if None not in found or stamp == self._child_stamp:
+                break
+            self.close()  # packs came or went since the child looked: a new one sees what is there now
+        return found
+
+    def _packs_stamp(self) -> int:
+        try:
+            return os.stat(os.path.join(self.git_dir, "objects", "pack")).st_mtime_ns
+        except OSError:
+            return 0
+
+    def packed(self, oid: str) -> tuple[str, bytes] | None:
+        """Gives (type, content) of an object that git finds, in a pack unless only a whole loose file has it."""
+        return self._packed([oid])[0]
 
     def kind(self, oid: str) -> str | None:
         """Gives the type of an object, or None."""

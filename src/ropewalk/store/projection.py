@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 import msgspec
+from blake3 import blake3
 
 from ropewalk.core.errors import os_error
 from ropewalk.core.ids import HEX40
@@ -114,15 +115,13 @@ def _project(store: Store, shown: Shown, rows: list[tuple[str, str | None, int]]
 
 
 def _note(store: Store, shown: Shown) -> None:
-    """Writes the file `projected`, unsynced: after a power loss it is not believed anyway."""
-    final = os.path.join(store.layout.root, "projected")
-    part = f"{final}.new"
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    """Writes the file `projected` in place, unsynced: after a power loss, or when torn, it is not believed."""
+    fd = os.open(os.path.join(store.layout.root, "projected"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        write_all(fd, msgspec.json.encode(shown))
+        data = msgspec.json.encode(shown)
+        write_all(fd, data.ljust(os.fstat(fd).st_size))
     finally:
         os.close(fd)
-    os.rename(part, final)
 
 
 def read_ref(repo: str, name: str) -> str | None:
@@ -146,29 +145,56 @@ def packed_refs(repo: str) -> dict[str, str]:
 
 
 def _put(repo: str, name: str, target: str, folders: set[str]) -> None:
+    """Writes a ref by a synced file and a rename.
+
+    Two spare files a ref take turns, each linked under its own name too, so that a busy branch makes and frees
+    no inode: ext4 passes over recently freed ones, one by one, at each new file.
+    """
     final = f"{repo}/{name}"
     folder = os.path.dirname(final)
     part = f"{repo}/rw-ref-{os.getpid()}"
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    spare = _spare(repo, name)
+    fd = os.open(spare, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         write_all(fd, target.encode("ascii") + b"\n")
         os.fsync(fd)
     finally:
         os.close(fd)
+    if not os.path.isdir(folder):
+        os.makedirs(folder, exist_ok=True)
+        above = folder
+        while above != repo:
+            above = os.path.dirname(above)
+            folders.add(above)
+    if os.path.isdir(final):
+        _prune(final)
     try:
-        if not os.path.isdir(folder):
-            os.makedirs(folder, exist_ok=True)
-            above = folder
-            while above != repo:
-                above = os.path.dirname(above)
-                folders.add(above)
-        if os.path.isdir(final):
-            _prune(final)
+        os.link(spare, part)
+    except FileExistsError:
+        os.unlink(part)
+        os.link(spare, part)
+    try:
         os.rename(part, final)
     except BaseException:
         os.unlink(part)
         raise
     folders.add(folder)
+
+
+def _spare(repo: str, name: str) -> str:
+    """Gives a spare file that no ref is linked to."""
+    folder = f"{repo}/ropewalk-spare"
+    if not os.path.isdir(folder):
+        os.makedirs(folder, exist_ok=True)
+    base = f"{folder}/{blake3(name.encode('utf-8')).hexdigest(length=8)}"
+    for end in ("-0", "-1"):
+        try:
+            if os.stat(base + end).st_nlink == 1:
+                return base + end
+        except FileNotFoundError:
+            return base + end
+    os.unlink(base + "-0")
+    return base + "-0"
 
 
 def _prune(folder: str) -> None:

@@ -1,8 +1,9 @@
 """The spool: requests of landers that wait, so that whoever holds the lock lands them all (flat combining).
 
-A request is a file that its owner keeps under flock; a request whose owner died is dropped. The leader writes
-an answer beside it before it lets the writer lock go; the owner, once it gets the lock, finds the answer, makes
-sure it is on disk, and leaves (finding A29).
+Each process keeps one slot, a pair of files that it makes once and writes in place: making and removing a file
+for each request costs more than a land, because ext4 passes over recently freed inodes one by one. The owner
+keeps its slot under flock; a slot whose owner died is dropped. The leader writes an answer before it lets the
+writer lock go; the owner, once it gets the lock, finds the answer, makes sure it is on disk, and leaves (A29).
 """
 
 from __future__ import annotations
@@ -10,18 +11,23 @@ from __future__ import annotations
 import fcntl
 import os
 import uuid
-from typing import Any
+import zlib
+from typing import Any, TypeVar
 
 import msgspec
 
+from ropewalk.core.errors import os_error
 from ropewalk.store.loose import write_all
 
 LIMIT = 64
 """How many requests one holder of the lock answers at most, so that the others' wait stays bounded."""
 
+_HEAD = 12
+T = TypeVar("T")
+
 
 class LandRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is one land as it waits: ids are full, `ref` is the target's full name, `decided` the resolved tree."""
+    """Is one land as it waits: ids are full, `ref` is the target's full name."""
 
     id: str
     agent: str
@@ -40,38 +46,70 @@ class LandRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is the leader's answer: a result as JSON, or an error; neither means that the owner must do it itself."""
 
+    id: str
     op: int = 0
     result: bytes | None = None
     error: tuple[str, str, str, dict[str, Any]] | None = None
 
 
-class Waiting:
-    """Is one's own request in the spool."""
+class Slot:
+    """Is this process's place in the spool."""
 
-    def __init__(self, folder: str, request: LandRequest) -> None:
-        self.path = os.path.join(folder, f"{request.id}.req")
-        part = os.path.join(folder, f".{request.id}.new")
-        self._fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        write_all(self._fd, msgspec.msgpack.encode(request))
-        os.rename(part, self.path)
-
-    def answer(self) -> Answer | None:
-        """Gives the leader's answer, None while there is none."""
+    def __init__(self, folder: str) -> None:
+        self.name = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._base = os.path.join(folder, self.name)
         try:
-            with open(self.path[:-4] + ".ans", "rb") as file:
-                return msgspec.msgpack.decode(file.read(), type=Answer)
-        except FileNotFoundError:
-            return None
+            self._fd = os.open(f"{self._base}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            self._answers = os.open(f"{self._base}.ans", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.rename(f"{self._base}.new", f"{self._base}.req")
+        except OSError as error:
+            raise os_error(error, "making a place in the spool") from None
+
+    def put(self, request: LandRequest) -> None:
+        """Shows a request to whoever leads."""
+        _write(self._fd, msgspec.msgpack.encode(request))
+
+    def answer(self, request: LandRequest) -> Answer | None:
+        """Gives the leader's answer to a request, None while there is none; the caller holds the writer lock."""
+        found = _read(self._answers, Answer)
+        return found if found is not None and found.id == request.id else None
+
+    def clear(self) -> None:
+        """Takes the request back."""
+        os.pwrite(self._fd, b"\0" * _HEAD, 0)
 
     def close(self) -> None:
-        """Takes the request and its answer out of the spool."""
-        for path in (self.path, self.path[:-4] + ".ans"):
+        """Leaves the spool."""
+        for path in (f"{self._base}.req", f"{self._base}.ans"):
             try:
                 os.unlink(path)
             except FileNotFoundError:
                 pass
         os.close(self._fd)
+        os.close(self._answers)
+
+
+def _write(fd: int, data: bytes) -> None:
+    os.lseek(fd, 0, os.SEEK_SET)
+    write_all(fd, len(data).to_bytes(8, "big") + zlib.crc32(data).to_bytes(4, "big") + data)
+
+
+def _read(fd: int, kind: type[T]) -> T | None:
+    """Gives what a slot's file holds; None when it is empty or half written."""
+    data = os.pread(fd, 1 << 16, 0)
+    size = int.from_bytes(data[:8], "big")
+    if not 0 < size <= 1 << 26:
+        return None
+    if len(data) < size + _HEAD:
+        data = os.pread(fd, size + _HEAD, 0)
+    body = data[_HEAD : size + _HEAD]
+    if len(body) != size or zlib.crc32(body) != int.from_bytes(data[8:_HEAD], "big"):
+        return None
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except msgspec.DecodeError:
+        return None
 
 
 def new_id() -> str:
@@ -79,22 +117,17 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
-def waiting(folder: str, limit: int = LIMIT) -> list[LandRequest]:
-    """Gives the requests of living owners, oldest names first, and drops those of dead ones.
+def waiting(folder: str, mine: str | None, limit: int = LIMIT) -> list[tuple[str, LandRequest]]:
+    """Gives (slot, request) of living owners other than `mine`, and drops the slots of dead ones.
 
-    The caller holds the writer lock. A request that was answered already is passed over.
+    The caller holds the writer lock.
     """
-    found: list[LandRequest] = []
-    names = os.listdir(folder)
-    answered = {name[:-4] for name in names if name.endswith(".ans")}
-    for name in names:
+    found: list[tuple[str, LandRequest]] = []
+    for name in os.listdir(folder):
+        slot, _, end = name.rpartition(".")
+        if end not in ("req", "new") or slot == mine:
+            continue
         path = os.path.join(folder, name)
-        if name.endswith(".ans"):
-            if f"{name[:-4]}.req" not in names:
-                _unlink(path)
-            continue
-        if name[:-4] in answered and name.endswith(".req"):
-            continue
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -103,23 +136,39 @@ def waiting(folder: str, limit: int = LIMIT) -> list[LandRequest]:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if name.endswith(".req") and len(found) < limit:
-                    found.append(msgspec.msgpack.decode(os.read(fd, 1 << 20), type=LandRequest))
+                request = _read(fd, LandRequest) if end == "req" and len(found) < limit else None
+                if request is not None:
+                    found.append((slot, request))
                 continue
-            # nobody holds it: its owner died, or is between its making and its lock
-            if name.endswith(".req") or _old(fd):
-                _unlink(path)
+            if end == "req" or _old(fd):
+                for leftover in (path, os.path.join(folder, f"{slot}.ans")):
+                    _unlink(leftover)
         finally:
             os.close(fd)
     return found
 
 
-def put_answer(folder: str, request_id: str, answer: Answer) -> None:
-    """Writes an answer; the caller holds the writer lock, so its owner can't look before it is whole."""
-    path = os.path.join(folder, f"{request_id}.ans")
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+def answered(folder: str, slot: str, request: LandRequest) -> bool:
+    """Says whether a leader before us answered a request whose owner has not woken up yet."""
     try:
-        write_all(fd, msgspec.msgpack.encode(answer))
+        fd = os.open(os.path.join(folder, f"{slot}.ans"), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        found = _read(fd, Answer)
+        return found is not None and found.id == request.id
+    finally:
+        os.close(fd)
+
+
+def put_answer(folder: str, slot: str, answer: Answer) -> None:
+    """Writes an answer; the caller holds the writer lock, so its owner can't look before it is whole."""
+    try:
+        fd = os.open(os.path.join(folder, f"{slot}.ans"), os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return  # its owner died
+    try:
+        _write(fd, msgspec.msgpack.encode(answer))
     finally:
         os.close(fd)
 

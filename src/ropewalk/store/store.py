@@ -32,8 +32,9 @@ from ropewalk.store.lock import DEFAULT_WAIT, WriterLock
 from ropewalk.store.loose import NewObject, sync_folder, write_all
 from ropewalk.store.objects import Objects
 from ropewalk.store.oplog import Body, Move
+from ropewalk.store.spool import Slot
 
-JOURNAL_OBJECTS, JOURNAL_BYTES, WAL_BYTES = 20_000, 64 << 20, 256 << 20
+JOURNAL_OBJECTS, JOURNAL_BYTES, WAL_PAGES = 20_000, 64 << 20, 2048
 
 
 class Replay(NamedTuple):
@@ -58,6 +59,7 @@ class Store:
         self.objects = Objects(self.layout.repo)
         self.recovered: dict[str, int] = {}
         self.warnings: list[str] = []
+        self._slot: Slot | None = None
         if not os.path.exists(self.layout.database):
             from ropewalk.core.errors import StoreCorruptError
 
@@ -74,6 +76,9 @@ class Store:
         """Lets go of files and children."""
         self.objects.close()
         self.db.close()
+        if self._slot is not None:
+            self._slot.close()
+            self._slot = None
         if self._wal >= 0:
             os.close(self._wal)
             self._wal = -1
@@ -83,6 +88,17 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def slot(self) -> Slot:
+        """Gives this process's place in the spool of waiting lands, made at its first use."""
+        if self._slot is None:
+            self._slot = Slot(self.layout.spool)
+        return self._slot
+
+    @property
+    def slot_name(self) -> str | None:
+        """Gives the name of that place, None when there is none yet."""
+        return None if self._slot is None else self._slot.name
 
     # refs
 
@@ -170,7 +186,13 @@ class Store:
         """Makes a committed transaction durable and visible to stock git, and tidies up when it is time."""
         self.flush(tx.last_op)
         self.warnings += projection.project(self)
-        if tx.journalled and tx.journal_seq % 512 < tx.journalled:
+        if self.db.wal_pages > WAL_PAGES and self.lock.try_acquire():
+            # an early checkpoint lets the log start over in blocks it has, where a sync has no file size to write
+            try:
+                self.db.checkpoint()
+            finally:
+                self.lock.release()
+        if tx.journalled and tx.journal_seq % 1024 < tx.journalled:
             from ropewalk.store import maintain
 
             maintain.checkpoint_if_due(self)

@@ -215,8 +215,10 @@ def _links(store: Store, notes: _Notes, changesets: list[str]) -> None:
     known = [h for h, found in zip(heads, store.objects.read_many(heads), strict=True) if found is not None]
     for head in set(heads) - set(known):
         notes.add("missing", head, f"the changeset {head} is missing", "restore a backup")
+    if not known:
+        return
     done = git(
-        store.layout.repo, "rev-list", "--objects", "--missing=print", "--quiet" if not known else "--stdin",
+        store.layout.repo, "rev-list", "--objects", "--missing=print", "--stdin",
         stdin="".join(f"{h}\n" for h in known).encode("ascii"), ok=range(256), timeout=7200,
     )  # fmt: skip
     for line in done.out.decode("utf-8", "replace").splitlines():
