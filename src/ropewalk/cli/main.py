@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ropewalk.core.errors import RopewalkError, UsageError
-from ropewalk.operations import envelope, registry
-from ropewalk.operations.context import Context
+from ropewalk.core.errors import InternalError, RopewalkError, UsageError
+
+if TYPE_CHECKING:
+    from ropewalk.operations.context import Context
+    from ropewalk.operations.envelope import Reply
 
 GROUPS = ("ref", "op", "git", "ws", "blob", "derive", "runs", "config")
 SPECIAL = ("mcp", "completion", "version", "help")
@@ -17,6 +19,8 @@ SPECIAL = ("mcp", "completion", "version", "help")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and gives its exit code."""
+    if argv is None:
+        _open_standard_files()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _main(words)
@@ -25,8 +29,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # the reader of our output is gone; say nothing more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _drop_output()
         return 0
+    except OSError as error:
+        # whatever an operation meets is in its envelope; what comes here is the output itself
+        _drop_output()
+        print(f"error: E_IO the answer could not be written: {error.strerror or error}", file=sys.stderr)
+        return 7
 
 
 def _main(words: list[str]) -> int:
@@ -38,30 +47,47 @@ def _main(words: list[str]) -> int:
             from ropewalk.cli import special
 
             return special.run(name or "help", leading + rest)
-        operation = registry.load(name) if registry.family_of(name) else None
-        if operation is None:
+        from ropewalk.operations import registry
+
+        if registry.family_of(name) is None:
             raise UsageError(f"there is no command {name!r}", hint="run `rw help` for the list")
-        if "-h" in _before_dashes(rest) or "--help" in _before_dashes(rest):
+        operation = registry.load(name)
+        if {"-h", "--help"} & set(_before_dashes(rest)):
             from ropewalk.cli.parse import parser
 
             parser(operation).print_help()
             return 0
-        if operation.stream and _streams(name, rest):
-            from ropewalk.cli import special
-
-            return special.stream(operation, leading + rest)
         from ropewalk.cli.parse import request
 
         values, options = request(operation, leading + rest, read_input)
+        context = make_context(options.store, options.agent)
     except RopewalkError as error:
-        body = envelope.failure(name, error)
-        body["meta"] = {"elapsed_ms": 0, "auth": "trust"}
-        return show(envelope.Reply(body, error.exit), output)
-    context = make_context(options.store, options.agent)
+        return _fail(name, error, output)
+    except OSError:
+        raise
+    except Exception as error:
+        return _fail(name, InternalError(f"{type(error).__name__}: {error}"), output)
     try:
+        if options.stream:
+            from ropewalk.cli import special
+
+            try:
+                return special.stream(operation, context, values)
+            except RopewalkError as error:
+                return _fail(name, error, output)
+        from ropewalk.operations import envelope
+
         return show(envelope.answer(operation, context, values), options.output or output)
     finally:
         context.close()
+
+
+def _fail(name: str, error: RopewalkError, output: str) -> int:
+    from ropewalk.operations import envelope
+
+    body = envelope.failure(name, error)
+    body["meta"] = {"elapsed_ms": 0, "auth": "trust"}
+    return show(envelope.Reply(body, error.exit), output)
 
 
 def _leading(words: list[str]) -> tuple[list[str], list[str]]:
@@ -98,10 +124,6 @@ def _before_dashes(words: list[str]) -> list[str]:
     return words[: words.index("--")] if "--" in words else words
 
 
-def _streams(name: str, words: list[str]) -> bool:
-    return bool({"--follow", "--raw", "-f"} & set(_before_dashes(words)))
-
-
 def _wanted_output(words: list[str]) -> str:
     plain = _before_dashes(words)
     if "--json" in plain:
@@ -111,23 +133,32 @@ def _wanted_output(words: list[str]) -> str:
     return "human" if sys.stdout.isatty() else "json"
 
 
-def make_context(store: str | None, agent: str | None) -> Context:
-    """Gives the context of this process: environment, working folder, and the person at the terminal."""
+def make_context(store: str | None, agent: str | None, *, alone: bool = False) -> Context:
+    """Gives the context of this process: settings, working folder, and the person at the terminal.
+
+    With `alone` there is nobody to see progress or to be taken for the caller. Raises `E_INVALID` for a variable whose value does not fit.
+    """
+    from ropewalk.core import config
+    from ropewalk.operations.context import Context
+
     env = os.environ
     try:
         cwd = os.getcwd()
     except OSError:
         cwd = "/"
     home = env.get("HOME") or "/"
+    settings = config.resolve({"store": store, "agent": agent}, env)
+    named, who = settings["store"].value, settings["agent"].value
     return Context(
         cwd=cwd,
-        store=store or env.get("ROPEWALK_STORE") or None,
-        agent=agent or env.get("ROPEWALK_AGENT") or None,
-        person=_person if sys.stdin is not None and sys.stdin.isatty() else None,
+        store=None if named is None else str(named),
+        agent=None if who is None else str(who),
+        person=_person if not alone and sys.stdin is not None and sys.stdin.isatty() else None,
         env=env,
-        progress=_progress,
-        data_home=env.get("XDG_DATA_HOME") or os.path.join(home, ".local", "share"),
-        state_home=env.get("XDG_STATE_HOME") or os.path.join(home, ".local", "state"),
+        progress=None if alone else _progress,
+        data_home=config.folder(settings["data_home"], home),
+        state_home=config.folder(settings["state_home"], home),
+        settings=settings,
     )
 
 
@@ -147,16 +178,24 @@ def _person() -> str | None:
 
 
 def read_input(path: str) -> bytes:
-    """Gives the bytes of a file named on the command line, `-` for standard input."""
+    """Gives the bytes of a file named on the command line, `-` for standard input; pipes are read, too."""
     if path == "-":
         return sys.stdin.buffer.read()
-    from ropewalk.store.changes import read_disk_file
+    from ropewalk.core.errors import InvalidError, NotFoundError
 
-    return read_disk_file(path)
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise NotFoundError(f"there is no file {path!r}", hint="give a file, or - for standard input", path=path) from None
+    except (OSError, ValueError) as error:
+        raise InvalidError(f"{path!r} can't be read: {error}", path=path) from None
 
 
-def show(reply: envelope.Reply, output: str | None) -> int:
+def show(reply: Reply, output: str | None) -> int:
     """Prints an envelope as JSON or for a person, and gives the exit code."""
+    from ropewalk.operations import envelope
+
     if (output or ("human" if sys.stdout.isatty() else "json")) == "json":
         write(envelope.encode(reply.envelope) + b"\n")
     else:
@@ -176,6 +215,25 @@ def write(data: bytes) -> None:
     stream: Any = sys.stdout.buffer
     stream.write(data)
     stream.flush()
+
+
+def _drop_output() -> None:
+    """Lets what is still buffered go nowhere, so that the end of the process does not fail once more."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def _open_standard_files() -> None:
+    """Opens what a caller closed, so that no file of a store ever becomes standard output."""
+    if sys.stdin is not None and sys.stdout is not None and sys.stderr is not None:
+        return
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(fd)
+    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)
 
 
 if __name__ == "__main__":

@@ -18,14 +18,19 @@ from ropewalk.operations.registry import Operation
 from ropewalk.store.revisions import split
 
 GLOBALS = ("--store", "--repo", "--as")
+STREAMS: dict[str, tuple[tuple[str, ...], str]] = {
+    "op log": (("--follow",), "print operations as JSON lines as they happen, until stopped"),
+    "cat": (("--raw",), "print the file's bytes and nothing else"),
+}
 
 
 class Globals(NamedTuple):
-    """Is what may stand on any command line: the store, who asks, and how to print."""
+    """Is what may stand on any command line: the store, who asks, how to print, and whether to stream."""
 
     store: str | None
     agent: str | None
     output: str | None
+    stream: bool = False
 
 
 class Parser(argparse.ArgumentParser):
@@ -47,12 +52,17 @@ def parser(operation: Operation) -> Parser:
     for word in command.positional:
         name = word.rstrip("*?")
         taken.add(name)
+        kind = fields[name].type
+        shape: dict[str, Any] = {"metavar": name.rstrip("_").upper(), "help": _help(kind)}
         if word.endswith("*"):
-            made.add_argument(name, nargs="*", metavar=name.rstrip("s").upper(), help=_help(fields[name].type))
+            shape |= {"nargs": "*", "metavar": name.rstrip("s_").upper()}
         elif word.endswith("?"):
-            made.add_argument(name, nargs="?", metavar=name.upper(), help=_help(fields[name].type))
-        else:
-            made.add_argument(name, metavar="FILE" if name in command.files else name.upper(), help=_help(fields[name].type))
+            shape["nargs"] = "?"
+        if name in command.files:
+            shape["metavar"] = "FILE"
+        elif number_type(kind):
+            shape["type"] = number_type(kind)
+        made.add_argument(name, **shape)
     for name, field in fields.items():
         if name in taken or name in command.hidden or name == command.rest:
             continue
@@ -64,16 +74,21 @@ def parser(operation: Operation) -> Parser:
             made.add_argument(*flags, metavar="FILE", **options)
         elif inner is bool:
             made.add_argument(*flags, action="store_true", **options)
-        elif inner is int:
-            made.add_argument(*flags, type=int, metavar="N", **options)
-        elif inner is float:
-            made.add_argument(*flags, type=float, metavar="N", **options)
         elif typing.get_origin(inner) is list:
-            made.add_argument(*flags, action="append", metavar=name.rstrip("s").upper(), **options)
+            made.add_argument(
+                *flags, action="append", type=number_type(inner) or str, metavar=name.rstrip("s_").upper(), **options
+            )
+        elif number_type(inner):
+            made.add_argument(*flags, type=number_type(inner), metavar="N", **options)
         else:
-            made.add_argument(*flags, metavar=name.rstrip("_").upper(), **options)
+            made.add_argument(*flags, metavar=_choices(inner) or name.rstrip("_").upper(), **options)
+    if operation.stream and operation.name in STREAMS:
+        names, purpose = STREAMS[operation.name]
+        made.add_argument(*names, dest="g_stream", action="store_true", help=purpose)
     if command.rest:
-        made.add_argument(command.rest, nargs=argparse.REMAINDER, metavar="-- COMMAND", help=_help(fields[command.rest].type))
+        # argparse's REMAINDER would swallow options, so the words behind -- are taken off before it parses
+        made.add_argument_group("-- COMMAND…", _help(fields[command.rest].type) or "a command and its words")
+        made.usage = f"{made.format_usage().removeprefix('usage: ').rstrip()} [-- COMMAND…]".replace("%", "%%")
     return made
 
 
@@ -94,6 +109,21 @@ def plain_type(kind: Any) -> Any:
         inner = [a for a in typing.get_args(kind) if a is not type(None)]
         return plain_type(inner[0])
     return kind
+
+
+def number_type(kind: Any) -> type[int] | type[float] | None:
+    """Gives int or float when a field, or the items of a list field, are numbers; else None."""
+    inner = plain_type(kind)
+    if typing.get_origin(inner) is list:
+        inner = plain_type(typing.get_args(inner)[0])
+    return inner if inner in (int, float) else None
+
+
+def _choices(inner: Any) -> str | None:
+    """Gives the values of a Literal as `{a,b}`."""
+    if typing.get_origin(inner) is typing.Literal:
+        return "{" + ",".join(str(a) for a in typing.get_args(inner)) + "}"
+    return None
 
 
 def _help(kind: Any) -> str | None:
@@ -117,20 +147,19 @@ def request(operation: Operation, words: list[str], read: Callable[[str], bytes]
     if command.rest and "--" in words:
         at = words.index("--")
         words, rest = words[:at], words[at + 1 :]
-    found = vars(parser(operation).parse_args(words))
-    output = Globals(found.pop("g_store"), found.pop("g_agent"), found.pop("g_output"))
+    made = parser(operation)
+    found = vars(made.parse_args(words) if "--" in words else made.parse_intermixed_args(words))
+    output = Globals(
+        found.pop("g_store"), found.pop("g_agent"), found.pop("g_output"), found.pop("g_stream", False)
+    )
     values: dict[str, Any] = {}
     if command.rev_path:
         rev, path = split_text(found.pop("rev_path"))
         values[command.rev_path[0]] = rev
         if path:
             values[command.rev_path[1]] = path
-    if command.rest:
-        tail = found.pop(command.rest, None) or []
-        if rest is None and tail:
-            raise UsageError(f"what is {tail[0]!r}?", hint="put a command behind --")
-        if rest:
-            values[command.rest] = rest
+    if command.rest and rest:
+        values[command.rest] = rest
     for name, value in found.items():
         if value is None or value == []:
             continue

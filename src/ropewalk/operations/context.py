@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
+from ropewalk.core import config
 from ropewalk.core.errors import IdentityRequiredError
 from ropewalk.core.ids import check_agent
 from ropewalk.store import layout
@@ -27,6 +28,7 @@ class Context:
         progress: Callable[[str], None] | None = None,
         data_home: str = "",
         state_home: str = "",
+        settings: Mapping[str, config.Value] | None = None,
     ) -> None:
         self.cwd = cwd
         self._root = store
@@ -37,6 +39,7 @@ class Context:
         self._progress = progress
         self.data_home = data_home
         self.state_home = state_home
+        self.settings = dict(settings) if settings is not None else config.resolve({}, {})
         self._store: Store | None = None
         self.resolved: dict[str, str] = {}
         self.warnings: list[str] = []
@@ -58,11 +61,12 @@ class Context:
     def store(self) -> Store:
         """Gives the open store."""
         if self._store is None:
-            self._store = Store(self.root)
+            self._store = Store(self.root, lock_wait=float(self.settings["lock_wait"].value or 0))
         return self._store
 
     def adopt_root(self, root: str) -> None:
         """Goes on with a store that was just made."""
+        self.close()
         self._root = root
 
     @property

@@ -73,13 +73,14 @@ class OpLogResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     summary="Show what was done, newest first",
     errors=(InvalidError,),
     command=Command(flags={"limit": "-n"}),
+    stream=True,
 )
 def op_log(ctx: Context, req: OpLogRequest) -> OpLogResponse:
     """Gives a page of the operation log."""
     rows = oplog.page(ctx.store.db, req.before, req.limit + 1)
     more = len(rows) > req.limit
     rows = rows[: req.limit]
-    return OpLogResponse([_row(ctx, r) for r in rows], more, rows[-1].op if more else None)
+    return OpLogResponse([row(ctx, r) for r in rows], more, rows[-1].op if more else None)
 
 
 class OpRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,7 +99,7 @@ class OpRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 )
 def op_show(ctx: Context, req: OpRequest) -> OpRow:
     """Gives one operation."""
-    return _row(ctx, oplog.find(ctx.store.db, req.op))
+    return row(ctx, oplog.find(ctx.store.db, req.op))
 
 
 class OpUndone(msgspec.Struct, frozen=True):
@@ -125,7 +126,8 @@ def op_undo(ctx: Context, req: OpRequest) -> OpUndone:
     return OpUndone(req.op, op, [RefMoved(short_ref(m.name), m.old, m.new) for m in moves], already)
 
 
-def _row(ctx: Context, found: Operation) -> OpRow:
+def row(ctx: Context, found: Operation) -> OpRow:
+    """Gives an operation as the log shows it."""
     objects = ctx.store.objects
     changesets = []
     for oid in found.body.changesets[:100]:

@@ -1,0 +1,94 @@
+"""The settings: one table of what can be set, from which values and their origins come.
+
+A flag goes before an environment variable, and that before the default. `rw config show --origin` and
+docs/configuration.md are made from the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ropewalk.core.errors import InvalidError
+
+
+class Setting(NamedTuple):
+    """Is one setting: its type is `text`, `path` or `seconds`; `flag` is None where only a variable sets it."""
+
+    name: str
+    type: str
+    default: str | float | None
+    variable: str
+    flag: str | None
+    purpose: str
+
+
+class Value(NamedTuple):
+    """Is a setting's value and where it came from: `flag`, `environment` or `default`."""
+
+    value: str | float | None
+    origin: str
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "store",
+        "path",
+        None,
+        "ROPEWALK_STORE",
+        "--store",
+        "the store's folder; without it the store is found from the working folder",
+    ),
+    Setting("agent", "text", None, "ROPEWALK_AGENT", "--as", "who makes a write, as family/instance"),
+    Setting(
+        "lock_wait",
+        "seconds",
+        10.0,
+        "ROPEWALK_LOCK_WAIT",
+        None,
+        "how long a writer waits for the writer lock before it answers E_BUSY",
+    ),
+    Setting("data_home", "path", "~/.local/share", "XDG_DATA_HOME", None, "below it are workspaces made without --dir"),
+    Setting("state_home", "path", "~/.local/state", "XDG_STATE_HOME", None, "below it is what outlives a store"),
+)
+
+MAX_SECONDS = 86_400.0
+
+
+def resolve(flags: Mapping[str, str | None], env: Mapping[str, str]) -> dict[str, Value]:
+    """Gives the value of every setting by name; an empty flag or variable counts as not given.
+
+    Raises `E_INVALID` for a value that does not fit its type.
+    """
+    found: dict[str, Value] = {}
+    for setting in SETTINGS:
+        flag, variable = flags.get(setting.name), env.get(setting.variable)
+        if flag:
+            found[setting.name] = Value(_typed(setting, flag, setting.flag or setting.name), "flag")
+        elif variable:
+            found[setting.name] = Value(_typed(setting, variable, setting.variable), "environment")
+        else:
+            found[setting.name] = Value(setting.default, "default")
+    return found
+
+
+def folder(value: Value, home: str) -> str:
+    """Gives a path setting as a path, with `~` as the home folder."""
+    text = str(value.value or "")
+    return home.rstrip("/") + text[1:] if text.startswith("~/") else text
+
+
+def _typed(setting: Setting, text: str, given_as: str) -> str | float:
+    if setting.type != "seconds":
+        return text
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= MAX_SECONDS:
+        raise InvalidError(
+            f"{given_as} is {text!r}, not a number of seconds from 0 to {MAX_SECONDS:g}",
+            hint=f"unset {given_as}, or set it to a number, as in 10",
+            setting=setting.name,
+        )
+    return seconds
