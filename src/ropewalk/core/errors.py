@@ -120,6 +120,14 @@ class CheckFailedError(RopewalkError):
     hint_template = "mend the change until the check passes on the merged tree"
 
 
+class UnlandedWorkError(RopewalkError):
+    """A workspace holds work that is not landed, so it is not deleted."""
+
+    code = "E_UNLANDED"
+    exit = 3
+    hint_template = "land it with `rw ws land`, or delete it with --force: what it holds is archived first"
+
+
 class FencedError(RopewalkError):
     """The claim under which the caller works is no longer the caller's."""
 

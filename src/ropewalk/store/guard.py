@@ -129,6 +129,7 @@ def name_of(entry: Entry | None) -> str | None:
 
 
 def op_of(store: Store, ref: str, base: str) -> int | None:
+    """Gives the operation that put a commit on a ref, by landing it or by moving the ref to it; None when unknown."""
     row = store.db.row(
         "SELECT max(op) FROM (SELECT op FROM landed WHERE landed = ? AND ref = ? UNION ALL"
         " SELECT op FROM landed WHERE change = ? AND ref = ? UNION ALL"

@@ -124,11 +124,29 @@ def land(
         store.flush(settled.op or None)
         return settled.result
     except _Conflicted as conflict:
-        built = report.build(
-            store, conflict.merged, ref=req.ref, base=conflict.base, theirs=conflict.target, change=req.change
-        )
-        store.flush()
-        raise report.error(built) from None
+        raise _report(store, req, conflict) from None
+
+
+def preview(store: Store, req: LandRequest, answering: Answering | None = None) -> Prepared | Landed:
+    """Gives what a land would publish on the target's present head, and publishes nothing.
+
+    The answer is a `Landed` when nothing is left to publish. Raises what `land` raises.
+    """
+    try:
+        return _outside(store, req, answering)
+    except _Settled as settled:
+        store.flush(settled.op or None)
+        return settled.result
+    except _Conflicted as conflict:
+        raise _report(store, req, conflict) from None
+
+
+def _report(store: Store, req: LandRequest, conflict: _Conflicted) -> RopewalkError:
+    built = report.build(
+        store, conflict.merged, ref=req.ref, base=conflict.base, theirs=conflict.target, change=req.change
+    )
+    store.flush()
+    return report.error(built)
 
 
 def land_many(store: Store, requests: Sequence[LandRequest]) -> list[Landed | RopewalkError]:
