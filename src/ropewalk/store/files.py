@@ -1,0 +1,230 @@
+"""Files and folders of a revision: one page of a file's content, one page of a folder's entries."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from base64 import b64encode
+from collections.abc import Sequence
+
+import msgspec
+
+from ropewalk.core.errors import InvalidError, NotFoundError
+from ropewalk.core.ids import path_bytes, path_text
+from ropewalk.store import trees
+from ropewalk.store.store import Store
+from ropewalk.store.trees import Entry
+
+PAGE_BYTES = 65_536
+_HEADER = re.compile(rb"(?:blob|tree|commit|tag) (0|[1-9][0-9]{0,18})\0")
+_LINES = re.compile(r"(\d{1,12})(?:-(\d{1,12})?)?\Z")
+
+
+class Lines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Is a range of lines, counted from 1, both ends in it."""
+
+    first: int
+    last: int | None = None
+
+
+class LinesShown(msgspec.Struct, frozen=True):
+    """Is the range of lines that was asked for, within the lines there are."""
+
+    first: int
+    last: int
+    total: int
+
+
+class Page(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is a page of a file: `content` is text where `encoding` is `utf8`; offsets and sizes are bytes."""
+
+    blob: str
+    size: int
+    kind: str
+    encoding: str
+    content: str
+    truncated: bool
+    offset: int
+    next_offset: int | None = None
+    lines: LinesShown | None = None
+
+
+class ListedEntry(msgspec.Struct, frozen=True):
+    """Is one entry of a folder: its name below that folder, and its size in bytes when it is a file."""
+
+    name: str
+    kind: str
+    size: int | None
+    id: str
+
+
+class Listed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is a page of a folder's entries, in git's order."""
+
+    entries: list[ListedEntry]
+    truncated: bool
+    next: str | None = None
+
+
+def parse_lines(lines: str | Lines | None) -> Lines | None:
+    """Gives the range that `A-B`, `A-` or `A` stands for; `E_INVALID` when it is none."""
+    if isinstance(lines, str):
+        found = _LINES.match(lines)
+        if found is None:
+            raise InvalidError(f"{lines!r} is not a range of lines", hint="write it as 10-20", lines=lines)
+        first = int(found[1])
+        last = int(found[2]) if found[2] else None
+        lines = Lines(first, last if "-" in lines else first)
+    if lines is not None and (lines.first < 1 or (lines.last is not None and lines.last < lines.first)):
+        raise InvalidError(
+            f"there are no lines {lines.first} to {lines.last}", hint="lines count from 1", first=lines.first
+        )
+    return lines
+
+
+def find(store: Store, commit: str, path: bytes, rev: str) -> Entry:
+    """Gives the entry at a path of a commit; `E_NOT_FOUND` when there is none."""
+    found = trees.lookup(store.objects, store.objects.commit(commit).tree, path)
+    if found is None:
+        raise NotFoundError(
+            f"there is no {path_text(path)!r} in {rev}",
+            hint="list the folder with `rw ls`",
+            path=path_text(path),
+            rev=rev,
+        )
+    return found
+
+
+def blob_at(store: Store, commit: str, path: bytes, rev: str) -> tuple[Entry, bytes]:
+    """Gives the entry and the content of a file or symlink; `E_INVALID` for a folder or a submodule."""
+    if not path:
+        raise InvalidError("no path was given", hint="name a file as REV:PATH", rev=rev)
+    entry = find(store, commit, path, rev)
+    if entry[0] == trees.TREE:
+        raise InvalidError(f"{path_text(path)!r} is a folder", hint="list it with `rw ls`", path=path_text(path))
+    if entry[0] == trees.GITLINK:
+        raise InvalidError(
+            f"{path_text(path)!r} is a submodule at {entry[1].hex()}; its content is in another repository",
+            hint="list it with `rw ls`",
+            path=path_text(path),
+            commit=entry[1].hex(),
+        )
+    return entry, store.objects.read(entry[1].hex(), "blob")
+
+
+def read(store: Store, commit: str, path: bytes, rev: str, *, offset: int, max_bytes: int, lines: Lines | None) -> Page:
+    """Gives a page of a file from `offset`, at most `max_bytes` long, within `lines` when given.
+
+    Text is cut between characters; a file that is not UTF-8 as a whole comes as base64.
+    """
+    entry, data = blob_at(store, commit, path, rev)
+    start, stop, shown = 0, len(data), None
+    if lines is not None:
+        start, stop, shown = _line_span(data, lines)
+    start = min(max(start, offset), stop)
+    end = min(start + max_bytes, stop)
+    try:
+        data.decode("utf-8")
+        text = True
+    except UnicodeDecodeError:
+        text = False
+    if text:
+        while start > 0 and _inside(data, start):
+            start -= 1
+        while end > start and _inside(data, end):
+            end -= 1
+        if end == start and start < stop:
+            # a page smaller than one character still makes way
+            end += 1
+            while _inside(data, end):
+                end += 1
+        content, encoding = data[start:end].decode("utf-8"), "utf8"
+    else:
+        content, encoding = b64encode(data[start:end]).decode("ascii"), "base64"
+    more = end < stop
+    return Page(
+        entry[1].hex(), len(data), trees.kind(entry), encoding, content, more, start, end if more else None, shown
+    )
+
+
+def _inside(data: bytes, at: int) -> bool:
+    """Says whether a position is within a UTF-8 character."""
+    return at < len(data) and data[at] & 0xC0 == 0x80
+
+
+def _line_span(data: bytes, lines: Lines) -> tuple[int, int, LinesShown]:
+    """Gives where a range of lines starts and ends, in bytes, and what of it there is."""
+    total = data.count(b"\n") + (bool(data) and not data.endswith(b"\n"))
+    last = total if lines.last is None else min(lines.last, total)
+    start = _line_start(data, 0, lines.first - 1)
+    stop = _line_start(data, start, max(0, last - lines.first + 1))
+    return start, stop, LinesShown(lines.first, last, total)
+
+
+def _line_start(data: bytes, at: int, skip: int) -> int:
+    for _ in range(skip):
+        end = data.find(b"\n", at)
+        if end < 0:
+            return len(data)
+        at = end + 1
+    return at
+
+
+def listing(store: Store, commit: str, path: bytes, rev: str, *, depth: int, limit: int, after: str | None) -> Listed:
+    """Gives a page of the entries below a folder, folders themselves included; of a file, the file alone."""
+    root = store.objects.commit(commit).tree
+    rows: list[tuple[bytes, Entry]] = []
+    more = False
+    entry = find(store, commit, path, rev) if path else None
+    if entry is not None and entry[0] != trees.TREE:
+        rows = [(path.rsplit(b"/", 1)[-1], entry)]
+    else:
+        behind = path_bytes(after) if after is not None else None
+        for name, item in trees.walk(store.objects, entry[1].hex() if entry else root, b"", depth):
+            if behind is not None:
+                if name == behind:
+                    behind = None
+                continue
+            if len(rows) == limit:
+                more = True
+                break
+            rows.append((name, item))
+        if behind is not None:
+            raise InvalidError(f"there is no entry {after!r} to go on after", hint="start again without --after")
+    known = sizes(store, [item[1].hex() for _, item in rows if item[0] not in (trees.TREE, trees.GITLINK)])
+    entries = [ListedEntry(path_text(n), trees.kind(e), known.get(e[1].hex()), e[1].hex()) for n, e in rows]
+    return Listed(entries, more, entries[-1].name if more else None)
+
+
+def sizes(store: Store, ids: Sequence[str]) -> dict[str, int]:
+    """Gives the sizes of objects in bytes, of those that can be read: headers alone, packed ones in one go."""
+    found: dict[str, int] = {}
+    packed = []
+    for oid in dict.fromkeys(ids):
+        size = _loose_size(store.objects.loose.path(oid))
+        if size is None:
+            packed.append(oid)
+        else:
+            found[oid] = size
+    if packed:
+        from ropewalk.core.process import git
+
+        asked = "".join(f"{oid}\n" for oid in packed).encode("ascii")
+        out = git(store.layout.repo, "cat-file", "--batch-check=%(objectname) %(objectsize)", "--buffer",
+                  stdin=asked, timeout=120).out  # fmt: skip
+        for line in out.decode("ascii", "replace").splitlines():
+            oid, _, size_text = line.partition(" ")
+            if size_text.isdigit():
+                found[oid] = int(size_text)
+    return found
+
+
+def _loose_size(path: str) -> int | None:
+    """Gives the size that a loose file's header says; None when there is no such file or header."""
+    try:
+        with open(path, "rb") as file:
+            head = zlib.decompressobj().decompress(file.read(128), 64)
+    except (OSError, zlib.error):
+        return None
+    match = _HEADER.match(head)
+    return int(match[1]) if match else None
