@@ -9,6 +9,7 @@ so that results and kinds of conflict are the ones people know. Cost goes with w
 from __future__ import annotations
 
 import os
+import re
 from _thread import get_ident
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -145,6 +146,7 @@ def merge_ort(objects: Objects, base: str, ours: str, theirs: str, *, timeout: f
         words = done.err.decode("utf-8", "replace").strip()
         raise InternalError(f"git merge-tree ended with {done.code}: {words}", exit_code=done.code)
     tree, conflicts, messages = parse_output(done.out)
+    conflicts, messages = _under_own_names(conflicts, messages, (one, two))
     if done.code == 1 and not conflicts:
         # directory renames can be in conflict without any staged entry
         conflicts = tuple(
@@ -187,6 +189,25 @@ def parse_output(out: bytes) -> tuple[str, tuple[Conflict, ...], tuple[Message, 
         at += 3 + count
     conflicts = tuple(Conflict(path, *(by.get(n) for n in (1, 2, 3))) for path, by in sorted(stages.items()))
     return tree, conflicts, tuple(messages)
+
+
+def _under_own_names(
+    conflicts: Sequence[Conflict], messages: Sequence[Message], labels: tuple[str, str]
+) -> tuple[tuple[Conflict, ...], tuple[Message, ...]]:
+    """Gives conflicts and messages with the paths that people know.
+
+    A side that found its place taken stands in git's tree as `PATH~COMMIT`, and the commits are synthetic, so
+    that name would be another one at each merge.
+    """
+    stand_in = re.compile(rb"~(?:%s|%s)(?:_\d+)?\Z" % tuple(label.encode("ascii") for label in labels))
+    by_path: dict[bytes, Conflict] = {}
+    for conflict in conflicts:
+        path = stand_in.sub(b"", conflict.path)
+        other = by_path.get(path, Conflict(path, None, None, None))
+        by_path[path] = Conflict(path, *(a or b for a, b in zip(other[1:], conflict[1:], strict=True)))
+    return tuple(by_path[path] for path in sorted(by_path)), tuple(
+        m._replace(paths=tuple(dict.fromkeys(stand_in.sub(b"", p) for p in m.paths))) for m in messages
+    )
 
 
 def adopt(objects: Objects, tree: str, known: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -117,7 +117,7 @@ def error(report: Report, resolution_stale: list[str] | None = None) -> Conflict
     """Gives the error that carries a report."""
     names = ", ".join(f"{f.kinds[0]} {f.path}" for f in report.files[:3])
     count = len(report.files) + report.more_files
-    details: dict[str, object] = {"report": msgspec.to_builtins(report)}
+    details: dict[str, Any] = {"report": msgspec.to_builtins(report)}
     if resolution_stale:
         details["stale"] = resolution_stale
     return ConflictError(f"{count} path{'s' if count != 1 else ''} in conflict: {names}", **details)
@@ -261,7 +261,8 @@ def apply(
             edit.set(there, entry)
             decided.append(there)
             entry = None
-        if entry is not None or present is not None:
+        # a folder that stands there is the other side's, and stays unless this path becomes a file
+        if entry is not None or (present is not None and present[0] != trees.TREE):
             edit.set(path, entry)
     suffixes = tuple(b"~" + label.encode("ascii") for label in (merged.ours_label, merged.theirs_label))
     for path, _ in trees.walk(store.objects, merged.tree) if any(k in _kind_text(merged) for k in ("file/dir", "distinct")) else ():
