@@ -1,0 +1,168 @@
+"""Writes the generated pages: reference.md, mcp.md, errors.md and configuration.md; `--check` only compares."""
+
+from __future__ import annotations
+
+import sys
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ropewalk.cli.parse import parser
+from ropewalk.core import config
+from ropewalk.core.errors import all_errors
+from ropewalk.operations import registry
+from ropewalk.operations.registry import Operation
+
+HERE = Path(__file__).parent
+NOTE = "<!-- Written by docs/build.py from the code; edit that instead. -->\n"
+FAMILY_TITLES = {
+    "care": "Making a store and looking after it",
+    "publish": "Commit and land",
+    "read": "Reading",
+    "refs": "Refs",
+    "undo": "Operation log",
+    "remote": "Git in and out",
+    "workspace": "Workspaces",
+    "run": "Runs",
+    "describe": "Describing",
+}
+
+
+def reference() -> str:
+    """Gives the command reference."""
+    lines = ["# Command reference\n", NOTE]
+    lines.append("Each command prints one JSON envelope on standard output, or text with `--human` (the default on a")
+    lines.append("terminal). `rw help` lists them, `rw COMMAND --help` explains one, `rw schema COMMAND` gives its schema.")
+    lines.append("Followers (`op log --follow`) print JSON lines, `cat --raw` bytes, `mcp` and `completion` their own.\n")
+    for family, names in registry.FAMILIES.items():
+        lines.append(f"## {FAMILY_TITLES[family]}\n")
+        for name in names:
+            lines += command(registry.load(name))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def command(operation: Operation) -> list[str]:
+    """Gives the section of one command."""
+    made = parser(operation)
+    made._optionals.title = "options"
+    usage = " ".join(made.format_usage().removeprefix("usage: ").split())
+    for word in ("[-h] ", "[--store DIR] ", "[--as FAMILY/INSTANCE] ", "[--json] ", "[--human] "):
+        usage = usage.replace(word, "")
+    usage = usage.replace("[-h] [--store DIR] [--as FAMILY/INSTANCE] [--json] [--human]", "").strip()
+    lines = [f"### rw {operation.name}\n", f"{operation.summary}. Tool: `{operation.tool}`.\n", f"```\n{usage}\n```\n"]
+    fields = describe(operation.request)
+    if fields:
+        lines += ["| field | type | meaning |", "|---|---|---|", *fields, ""]
+    answer = ", ".join(f"`{f.encode_name}`" for f in msgspec.structs.fields(operation.response))
+    lines.append(f"Gives {answer}.\n")
+    if operation.errors:
+        lines.append("Errors: " + ", ".join(f"`{e.code}`" for e in operation.errors) + ".\n")
+    return lines
+
+
+def describe(request: type[msgspec.Struct]) -> list[str]:
+    """Gives a table row for each field of a request."""
+    rows = []
+    for field in msgspec.structs.fields(request):
+        rows.append(f"| `{field.encode_name}` | {kind(field.type)} | {meaning(field.type)}{default(field)} |")
+    return rows
+
+
+def kind(value: Any) -> str:
+    """Gives a type as a reader of the reference knows it."""
+    origin = typing.get_origin(value)
+    if origin is typing.Annotated:
+        return kind(typing.get_args(value)[0])
+    args = [a for a in typing.get_args(value) if a is not type(None)]
+    if origin is list:
+        return f"list of {kind(args[0])}"
+    if origin is dict:
+        return "object"
+    if origin is typing.Literal:
+        return " \\| ".join(str(a) for a in args)
+    if args:
+        return " \\| ".join(dict.fromkeys(kind(a) for a in args))
+    return {"str": "text", "int": "number", "float": "number", "bool": "yes/no"}.get(value.__name__, value.__name__)
+
+
+def meaning(value: Any) -> str:
+    """Gives the description a field carries."""
+    if typing.get_origin(value) is typing.Annotated:
+        for note in typing.get_args(value)[1:]:
+            if isinstance(note, msgspec.Meta) and note.description:
+                return note.description.replace("|", "\\|")
+    return next((m for a in typing.get_args(value) if typing.get_origin(value) and (m := meaning(a))), "")
+
+
+def default(field: Any) -> str:
+    """Gives a field's default in brackets, or that it must be given."""
+    if field.required:
+        return " (required)"
+    if field.default in (None, False, msgspec.NODEFAULT) or field.default is msgspec.NODEFAULT:
+        return ""
+    return f" ({field.default})"
+
+
+def mcp() -> str:
+    """Gives the table of MCP tools."""
+    lines = ["# MCP tools\n", NOTE]
+    lines.append("`rw mcp` serves the operations below over stdio. Profile `core` (the default) has those marked with a")
+    lines.append("star, `--profile full` all of them. Each tool takes the fields of its command in the")
+    lines.append("[reference](reference.md) and answers with the same envelope as `structuredContent`, errors too.\n")
+    lines += ["| tool | core | writes | what it does |", "|---|---|---|---|"]
+    for operation in sorted(registry.everything(), key=lambda o: (not o.core, o.tool)):
+        star, writes = "★" if operation.core else "", "yes" if operation.writes else ""
+        lines.append(f"| `{operation.tool}` | {star} | {writes} | {operation.summary} |")
+    return "\n".join(lines) + "\n"
+
+
+def errors() -> str:
+    """Gives the table of errors."""
+    lines = ["# Errors\n", NOTE]
+    lines.append("An error is an envelope with `ok: false`, a code, a message, details, and mostly a hint: the next")
+    lines.append("command to run. The process ends with the exit number. A retryable error may go away by itself.\n")
+    lines += ["| exit | code | retryable | meaning | hint |", "|---|---|---|---|---|"]
+    for error in all_errors():
+        text = " ".join((error.__doc__ or "").split())
+        retry = "yes" if error.retryable else ""
+        lines.append(f"| {error.exit} | `{error.code}` | {retry} | {text} | {error.hint_template.replace('|', chr(92) + '|')} |")
+    lines.append("\nExit 10 means that the command worked (`ok` is true) and a check found something: `verify`, `repair`,")
+    lines.append("failed tasks of a run. Exit 130: stopped by the user.")
+    return "\n".join(lines) + "\n"
+
+
+def configuration() -> str:
+    """Gives the table of settings."""
+    lines = ["# Configuration\n", NOTE]
+    lines.append("A setting comes from the command line, else from its variable, else from its default;")
+    lines.append("`rw config show` prints what is in force and where it comes from.\n")
+    lines += ["| setting | variable | default | meaning |", "|---|---|---|---|"]
+    for setting in config.SETTINGS:
+        shown = "" if setting.default is None else f"`{setting.default}`"
+        lines.append(f"| `{setting.name}` | `{setting.variable}` | {shown} | {setting.purpose} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"reference.md": reference, "mcp.md": mcp, "errors.md": errors, "configuration.md": configuration}
+
+
+def main() -> int:
+    """Writes the pages, or with `--check` says which differ."""
+    stale = []
+    for name, make in PAGES.items():
+        path, text = HERE / name, make()
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(name)
+            if "--check" not in sys.argv:
+                path.write_text(text, encoding="utf-8")
+    if stale and "--check" in sys.argv:
+        print(f"stale: {', '.join(stale)}; run python docs/build.py")
+        return 1
+    print(f"written: {', '.join(stale)}" if stale else "all pages are current")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
