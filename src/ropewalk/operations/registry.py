@@ -21,7 +21,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "refs": ("ref list", "ref set", "ref delete", "ref move"),
     "undo": ("op log", "op show", "op undo"),
     "remote": ("git import", "git export"),
-    "workspace": ("ws create", "ws list", "ws status", "ws land", "ws delete"),
+    "workspace": ("ws create", "ws list", "ws status", "ws land", "ws rebase", "ws delete"),
     "run": ("run", "demo", "runs list", "runs show"),
     "describe": ("schema", "config show"),
 }

@@ -1,0 +1,246 @@
+"""Capture: the tree an agent left, made into objects of the store.
+
+What the agent committed itself, staged, or left in the tree all counts, and the tree on disk says which; what
+its ignore rules cover does not, unless git already tracks it. Files that nobody touched since they were last
+seen to equal the base are known by their stat data, so that a capture reads what changed and little more.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import stat
+import time
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from ropewalk.core.errors import InternalError, InvalidError, WorkspaceDamagedError
+from ropewalk.core.ids import check_path, path_text
+from ropewalk.store import trees
+from ropewalk.store.loose import object_id, write_all
+from ropewalk.store.store import Store
+from ropewalk.store.trees import Entry
+from ropewalk.workspace import foreign, state
+from ropewalk.workspace.files import Files
+from ropewalk.workspace.foreign import Staged
+from ropewalk.workspace.state import Workspace
+
+# a clock of the kernel may lag behind ours by a tick, so what changed this close to a look is read again
+_RACY = 50_000_000
+_SECRETS = (
+    ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.ppk", "*.kdbx", "id_rsa", "id_dsa",
+    "id_ecdsa", "id_ed25519", "credentials.json", "credentials", "service-account*.json", "client_secret*.json",
+    ".netrc", ".pgpass", ".pypirc", ".git-credentials", ".htpasswd", "secrets.json", "secrets.yaml", "secrets.yml",
+    "secrets.toml",
+)  # fmt: skip
+_SAMPLES = ("*.example", "*.sample", "*.template", "*.dist")
+
+Seen = tuple[int, int, int, int, int]
+"""Is what tells a touched file: size, mtime and ctime in nanoseconds, inode, mode."""
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """Is when a workspace was looked at, and the stat data and entry of each file that equalled the base."""
+
+    at: int
+    files: dict[bytes, tuple[Seen, bytes, bytes]]
+
+
+class Captured(NamedTuple):
+    """Is what a capture found: the tree (its objects written, unless only looked at), entries, changes to the base."""
+
+    tree: str
+    base_tree: str
+    entries: Mapping[bytes, Entry]
+    changes: list[trees.Change]
+    sizes: Mapping[bytes, int]
+    seen: Mapping[bytes, Seen]
+    held_back: list[bytes]
+    warnings: list[str]
+
+
+def is_secret(path: bytes) -> bool:
+    """Says whether a file's name is one that keys and passwords are kept under."""
+    name = os.fsdecode(path.rpartition(b"/")[2]).lower()
+    matches = any(fnmatch.fnmatchcase(name, pattern) for pattern in _SECRETS)
+    return matches and not any(fnmatch.fnmatchcase(name, pattern) for pattern in _SAMPLES)
+
+
+def seen_of(found: os.stat_result) -> Seen:
+    """Gives what of a file's stat data tells that it was touched."""
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_mode
+
+
+def look(files: Files, entries: Mapping[bytes, Entry]) -> Stats:
+    """Gives the stat data of files that were just written from these entries."""
+    at = time.time_ns()
+    found: dict[bytes, tuple[Seen, bytes, bytes]] = {}
+    for path, entry in sorted(entries.items()):
+        there = files.stat(path)
+        if there is not None and entry[0] != trees.GITLINK:
+            found[path] = (seen_of(there), *entry)
+    return Stats(at, found)
+
+
+def save_stats(store: Store, name: str, stats: Stats) -> None:
+    """Keeps stat data for the next capture."""
+    path = os.path.join(state.private(store, name), "stat")
+    fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        write_all(fd, msgspec.msgpack.encode(stats))
+    finally:
+        os.close(fd)
+    os.rename(path + ".new", path)
+
+
+def _load_stats(store: Store, name: str) -> Stats:
+    try:
+        with open(os.path.join(state.private(store, name), "stat"), "rb") as file:
+            return msgspec.msgpack.decode(file.read(), type=Stats)
+    except (OSError, msgspec.DecodeError):
+        return Stats(0, {})
+
+
+def capture(store: Store, ws: Workspace, *, allow: Collection[bytes] = (), write: bool = True) -> Captured:
+    """Captures a workspace; with `write=False` nothing is written and the tree is `""`.
+
+    `allow` names new files that land though they look like secrets. `E_WORKSPACE_GONE` without its folder.
+    """
+    with Files(ws.path) as files:
+        return _Capture(store, ws, files, allow, write).run()
+
+
+class _Capture:
+    def __init__(self, store: Store, ws: Workspace, files: Files, allow: Collection[bytes], write: bool) -> None:
+        self.store, self.ws, self.files, self.allow, self.write = store, ws, files, allow, write
+        self.objects = store.objects
+        self.base_tree = store.objects.commit(ws.base).tree
+        self.base = dict(trees.walk(store.objects, self.base_tree))
+        self.old = _load_stats(store, ws.name)
+        self.stats: dict[bytes, tuple[Seen, bytes, bytes]] = {}
+        self.sizes: dict[bytes, int] = {}
+        self.seen: dict[bytes, Seen] = {}
+        self.warnings: list[str] = []
+
+    def run(self) -> Captured:
+        at = time.time_ns()
+        staged, tracked, others = self._lists()
+        entries: dict[bytes, Entry] = {}
+        held: list[bytes] = []
+        for path in sorted(tracked | others):
+            if path not in self.base and not self._may_land(path, held):
+                continue
+            entry = self._entry(path, staged.get(path) if staged is not None else None)
+            if entry is not None:
+                entries[path] = entry
+        if not entries and self.base and self.files.stat(b".git") is None:
+            raise WorkspaceDamagedError("the workspace is empty, its repository too", workspace=self.ws.name)
+        if held:
+            names = ", ".join(path_text(p) for p in held[:5]) + (" …" if len(held) > 5 else "")
+            self.warnings.append(f"held back as secrets: {names} (land on purpose with --allow-secret PATH)")
+        changes = [
+            trees.Change(path, self.base.get(path), entries.get(path))
+            for path in sorted(self.base.keys() | entries.keys())
+            if self.base.get(path) != entries.get(path)
+        ]
+        tree = ""
+        if self.write:
+            edit = trees.Edit(self.objects, self.base_tree)
+            for path, _, new in changes:
+                edit.set(path, new)
+            tree = edit.write() if changes else self.base_tree
+            if self.stats != self.old.files:
+                save_stats(self.store, self.ws.name, Stats(at, self.stats))
+        return Captured(tree, self.base_tree, entries, changes, self.sizes, self.seen, held, self.warnings)
+
+    def _may_land(self, path: bytes, held: list[bytes]) -> bool:
+        """Says whether a new path may be taken; not even the bytes of what looks like a secret are read."""
+        try:
+            check_path(path)
+        except InvalidError as error:
+            self.warnings.append(f"left out: {error.message}")
+            return False
+        if path in self.allow or not is_secret(path):
+            return True
+        if self.files.stat(path) is not None:
+            held.append(path)
+        return False
+
+    def _lists(self) -> tuple[dict[bytes, Staged] | None, set[bytes], set[bytes]]:
+        """Gives (the agent's index or None, paths git tracks, other paths that no rule ignores)."""
+        foreign.copy_ignores(self.store, self.ws, self.files)
+        staged, index = foreign.read_index(self.store, self.ws, self.files)
+        if staged is None:
+            self.warnings.append("the workspace's own index can't be read, so its tree alone was taken")
+        # a path that the agent took out of its index alone is still on disk, and is told by the second list
+        tracked = set(staged) if staged is not None else set(self.base)
+        done = state.private_git(
+            self.store, self.ws, "ls-files", "-o", "--exclude-standard", "-z", index=index, timeout=600
+        )
+        if done.code:
+            words = done.err.decode("utf-8", "replace").strip()
+            raise InternalError(f"git ls-files ended with {done.code}: {words}", exit_code=done.code)
+        others = set()
+        for path in done.out.split(b"\0")[:-1]:
+            if not path.endswith(b"/"):
+                others.add(path)
+            elif self.base.get(path[:-1], (b"",))[0] == trees.GITLINK:
+                others.add(path[:-1])
+            else:
+                self.warnings.append(f"not followed: {path_text(path[:-1])!r} is a repository of its own")
+        return staged, tracked, others
+
+    def _entry(self, path: bytes, staged: Staged | None) -> Entry | None:
+        base = self.base.get(path)
+        link = staged.entry if staged is not None and staged.entry[0] == trees.GITLINK else None
+        if link is None and staged is None and base is not None and base[0] == trees.GITLINK:
+            link = base
+        there = self.files.stat(path)
+        if link is not None and (there is None or stat.S_ISDIR(there.st_mode)):
+            return link
+        if there is None:
+            return self._skipped(path, staged) if staged is not None and staged.skipped else None
+        self.sizes[path], self.seen[path] = there.st_size, seen_of(there)
+        if stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode):
+            return self._file(path, there, base)
+        if not stat.S_ISDIR(there.st_mode):
+            self.warnings.append(f"left out: {path_text(path)!r} is neither a file nor a link")
+        return None
+
+    def _file(self, path: bytes, there: os.stat_result, base: Entry | None) -> Entry | None:
+        seen = self.seen[path]
+        known = self.old.files.get(path)
+        if known is not None and known[0] == seen and seen[2] < self.old.at - _RACY and known[1:] == base:
+            self.stats[path] = known
+            return base
+        if stat.S_ISLNK(there.st_mode):
+            data, mode = self.files.link(path), trees.LINK
+        else:
+            data = self.files.read(path)
+            mode = trees.EXEC if there.st_mode & stat.S_IXUSR else trees.FILE
+            if not self.ws.note.filemode:
+                mode = base[0] if base is not None and base[0] in (trees.FILE, trees.EXEC) else trees.FILE
+        if data is None:
+            return None
+        raw = bytes.fromhex(object_id("blob", data))
+        if base is not None and base[1] == raw:
+            if base[0] == mode:
+                self.stats[path] = (seen, *base)
+            return mode, raw
+        if self.write:
+            self.objects.write("blob", data)
+        return mode, raw
+
+    def _skipped(self, path: bytes, staged: Staged) -> Entry | None:
+        """Gives the entry of a path that sparse checkout keeps off the disk: it is not deleted."""
+        base = self.base.get(path)
+        if staged.entry == base:
+            return base
+        data = foreign.read_object(self.store, self.ws, staged.entry[1].hex(), "blob")
+        if data is None:
+            return base
+        if self.write:
+            self.objects.write("blob", data)
+        return staged.entry

@@ -1,0 +1,71 @@
+"""Checks: a command run on a tree that is about to land, in a checkout of its own, with a bound."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+
+import msgspec
+
+from ropewalk.core import clock
+from ropewalk.core.errors import CheckFailedError, InvalidError
+from ropewalk.core.process import ChildTimeout, clean_env, run
+from ropewalk.store import identity
+from ropewalk.store.store import Store
+from ropewalk.workspace import checkout
+
+TAIL = 4000
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """Is one run of a check: the tree, the exit code, the seconds; `cached` when an earlier run of it counted."""
+
+    tree: str
+    rc: int
+    seconds: float
+    cached: bool = False
+
+
+def checked(store: Store, commit: str, argv: Sequence[str], folder: str, seconds: float) -> Checked:
+    """Runs a check on a commit's tree in a new folder below `folder` and gives how it passed.
+
+    The folder holds a repository whose HEAD is that commit, and nothing that is ignored or not landed. Raises
+    `E_CHECK_FAILED` with the end of the output when the exit code is not 0 or the bound is reached.
+    """
+    tree = store.objects.commit(commit).tree
+    os.makedirs(folder, exist_ok=True)
+    place = tempfile.mkdtemp(prefix="check-", dir=folder)
+    began = clock.monotonic()
+    try:
+        work = os.path.join(place, "tree")
+        person = identity.person(store.layout, "ropewalk/check", clock.now())
+        checkout.populate(store, work, commit, "check", person)
+        env = clean_env({"GIT_CEILING_DIRECTORIES": place})
+        began = clock.monotonic()
+        for name in ("ROPEWALK_STORE", "ROPEWALK_AGENT"):
+            env.pop(name, None)
+        try:
+            done = run(argv, env=env, cwd=work, timeout=seconds)
+        except ChildTimeout:
+            raise CheckFailedError(
+                f"the check did not end within {seconds:g} s", tree=tree, command=list(argv), reason="timeout"
+            ) from None
+        except (FileNotFoundError, PermissionError, NotADirectoryError):
+            raise InvalidError(f"the check {argv[0]!r} can't be started", command=list(argv)) from None
+        spent = round(clock.monotonic() - began, 3)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    if done.code:
+        tail = (done.out + done.err)[-TAIL:].decode("utf-8", "replace")
+        how = f"ended with {done.code}" if done.code > 0 else f"was ended by signal {-done.code}"
+        raise CheckFailedError(
+            f"the check {how} on the merged tree",
+            tree=tree,
+            command=list(argv),
+            rc=done.code,
+            seconds=spent,
+            output=tail,
+        )
+    return Checked(tree, 0, spent)

@@ -1,0 +1,154 @@
+"""Deleting a workspace: never with work that is nowhere else, and never beyond its own folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+
+import msgspec
+
+from ropewalk.core.errors import UnlandedWorkError, WorkspaceDamagedError, WorkspaceGoneError, os_error
+from ropewalk.core.ids import path_text
+from ropewalk.store import changes, refs
+from ropewalk.store.oplog import Move
+from ropewalk.store.store import Store
+from ropewalk.workspace import capture, foreign, move, state
+from ropewalk.workspace.capture import Captured
+from ropewalk.workspace.files import Files
+from ropewalk.workspace.state import Workspace
+
+
+class Deleted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is what became of a deleted workspace: the archive of what it held, if it held anything."""
+
+    name: str
+    archived: str | None = None
+    ref: str | None = None
+    lost: list[str] = []
+
+
+def delete(store: Store, ws: Workspace, agent: str, *, force: bool) -> Deleted:
+    """Deletes a workspace; the caller holds it. `E_UNLANDED` with the list of its work unless forced.
+
+    What it held is archived as a changeset under `refs/archive/ws/NAME/N` first. Files that were held back,
+    and commits and stashes that only its own repository has, are named in `lost`.
+    """
+    archived: tuple[str, str] | None = None
+    lost: list[str] = []
+    if ws.state == "ready":
+        try:
+            ws = move.settle(store, ws)
+            store.objects.take_new()
+            now = capture.capture(store, ws)
+            lost = _elsewhere(store, ws, now)
+            busy = _busy(ws.path)
+            if not force and (now.changes or lost or busy):
+                raise _refusal(ws, now, lost, busy)
+            if now.changes:
+                archived = _archive(store, ws, agent, now)
+        except (WorkspaceGoneError, WorkspaceDamagedError):
+            pass  # nothing is left that could be lost
+        ws = state.save(store, msgspec.structs.replace(ws, state="removing"))
+    _remove(ws.path)
+    shutil.rmtree(state.git_dir(store, ws.name), ignore_errors=True)
+    try:
+        os.unlink(os.path.join(state.private(store, ws.name), "stat"))
+    except FileNotFoundError:
+        pass
+    state.forget(store, ws.name, agent)
+    changeset, ref = archived or (None, None)
+    return Deleted(ws.name, changeset, ref, lost)
+
+
+def _refusal(ws: Workspace, now: Captured, lost: list[str], busy: list[int]) -> UnlandedWorkError:
+    paths = [path_text(c.path) for c in now.changes]
+    words = [f"{len(paths)} changed path{'s' if len(paths) != 1 else ''}"] if paths else []
+    words += lost
+    words += [f"process {pid} works in it" for pid in busy]
+    return UnlandedWorkError(
+        f"the workspace {ws.name} holds unlanded work: {', '.join(words)}",
+        workspace=ws.name,
+        paths=paths[:200],
+        more=max(0, len(paths) - 200),
+        other=lost,
+        processes=busy,
+    )
+
+
+def _elsewhere(store: Store, ws: Workspace, now: Captured) -> list[str]:
+    """Names the work that the tree does not show: held back files, stashes, commits of other branches."""
+    found = [f"secret {path_text(path)}" for path in now.held_back]
+    with Files(ws.path) as files:
+        own = foreign.refs(files)
+        head = foreign.head(files)
+    trees = {now.tree}
+    if head is not None and store.objects.kind(head) is None:
+        # commits on the way to the tree are in the tree
+        trees.add(head)
+    for ref, oid in sorted(own.items()):
+        if oid in trees or store.objects.kind(oid) is not None:
+            continue
+        found.append("stash" if ref == b"refs/stash" else f"branch {path_text(ref[11:])}")
+    return found
+
+
+def _archive(store: Store, ws: Workspace, agent: str, now: Captured) -> tuple[str, str]:
+    made = changes.write_changeset(
+        store, agent=agent, message=f"Archive of the workspace {ws.name}\n".encode(), tree=now.tree, parents=[ws.base],
+        root=now.base_tree, advance=None, key=None, request=b"", kind="ws_archive",
+    )  # fmt: skip
+    prefix = f"refs/archive/ws/{ws.name}/"
+    taken = [int(name[len(prefix) :]) for name, _ in store.refs(prefix) if name[len(prefix) :].isdigit()]
+    ref = f"{prefix}{max(taken, default=0) + 1}"
+    refs.move(store, agent, [Move(ref, None, made.changeset)], "ws_archive")
+    return made.changeset, ref
+
+
+def _busy(path: str) -> list[int]:
+    """Gives the processes, other than this one and those it descends from, whose working folder is inside."""
+    inside = os.path.realpath(path)
+    mine = {os.getpid(), os.getppid()}
+    found = []
+    try:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
+    for pid in pids:
+        try:
+            cwd = os.readlink(f"/proc/{pid}/cwd")
+        except OSError:
+            continue
+        if pid not in mine and (cwd + "/").startswith(inside + "/"):
+            found.append(pid)
+    return found
+
+
+def _remove(path: str) -> None:
+    """Removes a workspace's folder, first out of its place by a rename; links in it are removed, not followed."""
+    above, last = os.path.split(path)
+    gone = os.path.join(above, f".{last}.gone-{os.getpid()}")
+    try:
+        leftovers = [n for n in os.listdir(above) if n.startswith(f".{last}.gone-")] if os.path.isdir(above) else []
+        if os.path.islink(path):
+            os.unlink(path)
+        elif os.path.isdir(path):
+            os.rename(path, gone)
+            leftovers.append(os.path.basename(gone))
+        for leftover in leftovers:
+            _remove_tree(os.path.join(above, leftover))
+    except OSError as error:
+        raise os_error(error, "removal of the workspace") from None
+
+
+def _remove_tree(path: str) -> None:
+    try:
+        shutil.rmtree(path)
+    except PermissionError:
+        # an agent may have taken the write bit off its folders
+        os.chmod(path, 0o700)
+        for _, folders, _, fd in os.fwalk(path, follow_symlinks=False):
+            for folder in folders:
+                if stat.S_ISDIR(os.stat(folder, dir_fd=fd, follow_symlinks=False).st_mode):
+                    os.chmod(folder, 0o700, dir_fd=fd)
+        shutil.rmtree(path)
