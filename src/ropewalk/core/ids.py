@@ -82,8 +82,9 @@ def is_dotgit(part: bytes) -> bool:
     if b"git" not in low.translate(None, b"\xe2\x80\x8c\x8d\x8e\x8f\xaa\xab\xac\xad\xae\xef\xbb\xbf\x81"):
         return False
     text = part.decode("utf-8", "surrogateescape").translate(_DOTGIT_IGNORABLE).casefold()
-    ntfs = re.split(r"[:\\]", text, maxsplit=1)[0].rstrip(" .")
-    return text == ".git" or ntfs in (".git", "git~1")
+    # NTFS would split the name at its backslashes too
+    ntfs = [piece.split(":", 1)[0].rstrip(" .") for piece in text.split("\\")]
+    return text == ".git" or not {".git", "git~1"}.isdisjoint(ntfs)
 
 
 def check_path(path: bytes, *, what: str = "path") -> bytes:

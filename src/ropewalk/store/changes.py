@@ -135,6 +135,10 @@ def apply(store: Store, root: str, changes: Sequence[Change], read_file: FileRea
                 raise InvalidError(f"{where}: there is no {change.from_!r} to move", entry=where, path=change.from_)
             if moved[0] == trees.TREE and (path + b"/").startswith(source + b"/"):
                 raise InvalidError(f"{where} moves a folder into itself", entry=where)
+            if moved[0] not in (trees.FILE, trees.EXEC) and (mode is not None or change.content is not None):
+                raise InvalidError(
+                    f"{where} moves a {trees.kind(moved)}, which takes no mode or content of a file", entry=where
+                )
             put(source, None)
             blob = moved[1] if change.content is None else _blob(store, change.content, where, read_file)
             put(path, (mode or moved[0], blob))
@@ -247,6 +251,9 @@ def write_changeset(
     new = objects.take_new()
     parent = parents[0] if parents else None
     with store.transaction() as tx:
+        again = store.replay(kind, key, request)
+        if again is not None:  # another process sent the same request meanwhile
+            return msgspec.structs.replace(msgspec.json.decode(again.result, type=Committed), replayed=True)
         moves = []
         advanced = None
         if advance is not None:

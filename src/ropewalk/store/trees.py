@@ -21,6 +21,7 @@ Tree = Mapping[bytes, Entry]
 
 FILE, EXEC, LINK, TREE, GITLINK = b"100644", b"100755", b"120000", b"40000", b"160000"
 _ENTRY = re.compile(rb"(\d+) ([^\0]+)\0(.{20})", re.DOTALL)
+_OLD_MODES = {b"040000": TREE, b"100664": FILE}
 
 
 class Change(NamedTuple):
@@ -36,6 +37,9 @@ def parse(raw: bytes, oid: str) -> dict[bytes, Entry]:
     rows = _ENTRY.findall(raw)
     if sum(len(m) + len(n) for m, n, _ in rows) + 22 * len(rows) != len(raw):
         raise StoreCorruptError(f"the tree {oid} can't be read", object=oid)
+    if b"040000 " in raw or b"100664 " in raw:
+        # old programs wrote these; git reads them as the usual ones too
+        return {name: (_OLD_MODES.get(mode, mode), raw_id) for mode, name, raw_id in rows}
     return {name: (mode, raw_id) for mode, name, raw_id in rows}
 
 
@@ -136,23 +140,22 @@ class Edit:
     def write(self) -> str:
         """Writes the changed trees and gives the id of the new root."""
         nested: dict[bytes, object] = {}
-        # removals first, so that a file may take the place of a folder all of whose files go
-        for path, entry in sorted(self._changes.items(), key=lambda item: item[1] is not None):
+        # removals first and from the top, so that a file may take the place of a folder all of whose files go,
+        # and new files that of a folder that goes whole
+        for path, entry in sorted(self._changes.items(), key=lambda item: (item[1] is not None, item[0].count(b"/"))):
             level = nested
             parts = path.split(b"/")
             for part in parts[:-1]:
                 below = level.get(part)
                 if not isinstance(below, dict):
-                    below = level[part] = {}
+                    below = level[part] = {b"": None} if part in level and below is None else {}
                 level = below
-            if entry is None and isinstance(level.get(parts[-1]), dict):
-                continue
             level[parts[-1]] = entry
         return self._write(self.root, nested) or self.objects.write_tree({})
 
     def _write(self, tree_id: str, level: dict[bytes, object]) -> str | None:
-        old = self.objects.tree(tree_id)
-        entries = dict(old)
+        # the empty name marks a folder that went whole before it was filled
+        entries = {} if b"" in level else dict(self.objects.tree(tree_id))
         # replacing and removing keep git's order; a new name, or a file that becomes a folder, does not
         ordered = True
         for name, value in level.items():
@@ -169,8 +172,9 @@ class Edit:
                     del entries[name]
             else:
                 there = entries.get(name)
-                ordered = ordered and there is not None and there[0] != TREE
-                entries[name] = value  # type: ignore[assignment]
+                assert isinstance(value, tuple)
+                ordered = ordered and there is not None and (there[0] == TREE) == (value[0] == TREE)
+                entries[name] = value
         if not entries:
             return None
         return self.objects.write_tree(entries, ordered=ordered)
