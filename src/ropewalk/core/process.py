@@ -7,7 +7,6 @@ writer's flock (finding A25).
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -82,6 +81,8 @@ def git_env(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def git_program() -> str:
     """Gives the path of the installed git; `E_UNSUPPORTED` when there is none."""
+    import shutil
+
     found = shutil.which("git")
     if found is None:
         raise UnsupportedError("git is not installed", hint="apt install git (2.39 or newer)")
@@ -161,10 +162,22 @@ class ObjectChild:
     def __init__(self, git_dir: str) -> None:
         stdin_read, self._stdin = os.pipe()
         self._stdout, stdout_write = os.pipe()
-        program = git_program()
-        self.pid = os.posix_spawn(
-            program,
-            [program, f"--git-dir={git_dir}", "cat-file", "--batch"],
+        try:
+            self.pid = self._spawn(git_dir, stdin_read, stdout_write)
+        except FileNotFoundError:
+            for fd in (self._stdin, self._stdout):
+                os.close(fd)
+            raise UnsupportedError("git is not installed", hint="apt install git (2.39 or newer)") from None
+        finally:
+            os.close(stdin_read)
+            os.close(stdout_write)
+        self._buffer = bytearray()
+
+    @staticmethod
+    def _spawn(git_dir: str, stdin_read: int, stdout_write: int) -> int:
+        return os.posix_spawnp(
+            "git",
+            ["git", f"--git-dir={git_dir}", "cat-file", "--batch"],
             git_env(),
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, stdin_read, 0),
@@ -173,9 +186,6 @@ class ObjectChild:
             ],
             setpgroup=0,
         )
-        os.close(stdin_read)
-        os.close(stdout_write)
-        self._buffer = bytearray()
 
     def ask(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
         """Gives (type, content) for each id in order, None for one that does not exist or can't be read.

@@ -72,9 +72,7 @@ class Database:
     def row(self, sql: str, args: Sequence[Any] = ()) -> tuple[Any, ...] | None:
         """Gives the first row, or None."""
         with typed("read of the database"):
-            for row in self.con.execute(sql, args):
-                return row
-        return None
+            return next(iter(self.con.execute(sql, args)), None)
 
     def run(self, sql: str, args: Sequence[Any] = ()) -> None:
         """Executes a statement that gives no rows."""

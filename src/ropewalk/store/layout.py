@@ -15,7 +15,6 @@ runs/          one folder a run
 from __future__ import annotations
 
 import os
-import shutil
 from typing import NamedTuple
 
 import msgspec
@@ -237,6 +236,8 @@ def git_version() -> tuple[int, int]:
 
 def create(root: str, store_id: str, name: str, branch: str) -> None:
     """Makes a store at a path that does not exist; it appears whole by one rename, or not at all."""
+    import shutil
+
     git_version()
     check_filesystem(root)
     root = os.path.abspath(root)

@@ -28,7 +28,8 @@ def window(store: Store, head: str) -> Window:
     if known is not None and known.head == head:
         return known
     if known is not None:
-        added, at = [], head
+        added: list[str] = []
+        at = head
         while len(added) < 64 and at != known.head:
             added.append(at)
             parents = store.objects.commit(at).parents

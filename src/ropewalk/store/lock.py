@@ -9,13 +9,13 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import threading
-from queue import Empty, SimpleQueue
+from _thread import allocate_lock
+from typing import Any
 
 from ropewalk.core.errors import BusyError, os_error
 
 DEFAULT_WAIT = 10.0
-_STOPS = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
+STOPS = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 
 
 class WriterLock:
@@ -23,7 +23,7 @@ class WriterLock:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._mutex = threading.Lock()
+        self._mutex = allocate_lock()
         self._fd = -1
         self._mask: set[signal.Signals | int] = set()
 
@@ -57,9 +57,11 @@ class WriterLock:
         if not self._mutex.acquire(timeout=wait):
             raise BusyError("another thread of this process holds the writer lock", pid=os.getpid())
         try:
+            from ropewalk.store.lockwait import wait_for  # threads are imported when somebody has to wait
+
             while True:
                 fd = self._open()
-                if not _WAITERS.wait(fd, wait):
+                if not wait_for(fd, wait):
                     raise self._busy(wait)
                 if self._same(fd):
                     self._hold(fd)
@@ -86,7 +88,7 @@ class WriterLock:
 
     def _hold(self, fd: int) -> None:
         # a ^Z inside the section would stop every writer of the store
-        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         self._fd = fd
 
     def _open(self) -> int:
@@ -105,7 +107,7 @@ class WriterLock:
 
     def _busy(self, wait: float) -> BusyError:
         pid = self.holder()
-        details: dict[str, object] = {"waited_seconds": wait}
+        details: dict[str, Any] = {"waited_seconds": wait}
         words = "another process"
         if pid:
             command, state = process_words(pid)
@@ -138,65 +140,3 @@ def process_words(pid: int) -> tuple[str, str]:
         return name, states.get(rest[:1], rest[:1])
     except (OSError, ValueError):
         return "unknown", "unknown"
-
-
-class _Waiters:
-    """Keeps threads that block in flock for a caller who has a deadline."""
-
-    def __init__(self) -> None:
-        self._idle: SimpleQueue[_Waiter] = SimpleQueue()
-
-    def wait(self, fd: int, seconds: float) -> bool:
-        """Takes the flock on `fd` within `seconds`; else gives False and closes it once it comes."""
-        try:
-            waiter = self._idle.get_nowait()
-        except Empty:
-            waiter = _Waiter()
-            waiter.start()
-        got = waiter.take(fd, seconds)
-        if got:
-            self._idle.put(waiter)
-        return got
-
-
-class _Waiter(threading.Thread):
-    def __init__(self) -> None:
-        super().__init__(daemon=True, name="ropewalk-lock")
-        self._work: SimpleQueue[tuple[int, threading.Event, list[str]]] = SimpleQueue()
-        self._guard = threading.Lock()
-
-    def run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
-        while True:
-            fd, done, state = self._work.get()
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            with self._guard:
-                if state:
-                    os.close(fd)
-                    return
-                state.append("taken")
-            done.set()
-
-    def take(self, fd: int, seconds: float) -> bool:
-        done = threading.Event()
-        state: list[str] = []
-        self._work.put((fd, done, state))
-        try:
-            if done.wait(seconds):
-                return True
-        except BaseException:
-            if not self._give_up(state):
-                os.close(fd)
-            raise
-        return not self._give_up(state)
-
-    def _give_up(self, state: list[str]) -> bool:
-        """Tells the thread to drop the lock when it comes; False when it came in the meantime."""
-        with self._guard:
-            if state:
-                return False
-            state.append("late")
-            return True
-
-
-_WAITERS = _Waiters()

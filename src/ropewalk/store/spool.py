@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import uuid
 import zlib
 from typing import Any, TypeVar
 
@@ -56,7 +55,7 @@ class Slot:
     """Is this process's place in the spool."""
 
     def __init__(self, folder: str) -> None:
-        self.name = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self.name = f"{os.getpid()}-{os.urandom(6).hex()}"
         self._base = os.path.join(folder, self.name)
         try:
             self._fd = os.open(f"{self._base}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -114,7 +113,7 @@ def _read(fd: int, kind: type[T]) -> T | None:
 
 def new_id() -> str:
     """Gives an id for a request."""
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 def waiting(folder: str, mine: str | None, limit: int = LIMIT) -> list[tuple[str, LandRequest]]:
