@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ropewalk.cli.parse import parser
+from ropewalk.cli.parse import STREAMS, parser
 from ropewalk.core import config
 from ropewalk.core.errors import all_errors
 from ropewalk.operations import registry
@@ -33,9 +33,18 @@ FAMILY_TITLES = {
 def reference() -> str:
     """Gives the command reference."""
     lines = ["# Command reference\n", NOTE]
-    lines.append("Each command prints one JSON envelope on standard output, or text with `--human` (the default on a")
-    lines.append("terminal). `rw help` lists them, `rw COMMAND --help` explains one, `rw schema COMMAND` gives its schema.")
-    lines.append("Followers (`op log --follow`) print JSON lines, `cat --raw` bytes, `mcp` and `completion` their own.\n")
+    lines += [
+        "Each command prints one JSON envelope on standard output, or text with `--human` (the default on a terminal).",
+        "`rw help` lists the commands, `rw COMMAND --help` explains one, `rw schema COMMAND` gives its JSON Schema.",
+        "`op log --follow` prints JSON lines, `cat --raw` bytes; `mcp` and `completion` speak protocols of their own.",
+        "Every command also takes `--store DIR`, `--as FAMILY/INSTANCE`, `--json` and `--human`.\n",
+        "The field is what a tool call or a schema names, the option what a command line takes. What a `FILE` option",
+        "names is read as JSON, `-` is standard input. Exit codes and all errors: [errors](errors.md).\n",
+    ]
+    for family, names in registry.FAMILIES.items():
+        links = ", ".join(f"[`{name}`](#rw-{name.replace(' ', '-')})" for name in names)
+        lines.append(f"- {FAMILY_TITLES[family]}: {links}")
+    lines.append("")
     for family, names in registry.FAMILIES.items():
         lines.append(f"## {FAMILY_TITLES[family]}\n")
         for name in names:
@@ -46,28 +55,37 @@ def reference() -> str:
 def command(operation: Operation) -> list[str]:
     """Gives the section of one command."""
     made = parser(operation)
-    made._optionals.title = "options"
     usage = " ".join(made.format_usage().removeprefix("usage: ").split())
-    for word in ("[-h] ", "[--store DIR] ", "[--as FAMILY/INSTANCE] ", "[--json] ", "[--human] "):
-        usage = usage.replace(word, "")
-    usage = usage.replace("[-h] [--store DIR] [--as FAMILY/INSTANCE] [--json] [--human]", "").strip()
-    lines = [f"### rw {operation.name}\n", f"{operation.summary}. Tool: `{operation.tool}`.\n", f"```\n{usage}\n```\n"]
-    fields = describe(operation.request)
+    for word in ("[-h]", "[--store DIR]", "[--as FAMILY/INSTANCE]", "[--json]", "[--human]"):
+        usage = usage.replace(f" {word}", "")
+    tool = f"Tool: `{operation.tool}`" + (", in the core profile." if operation.core else ".")
+    lines = [f"### rw {operation.name}\n", f"{operation.summary}. {tool}\n", f"```\n{usage}\n```\n"]
+    fields = [row(operation, field, made) for field in msgspec.structs.fields(operation.request)]
     if fields:
-        lines += ["| field | type | meaning |", "|---|---|---|", *fields, ""]
-    answer = ", ".join(f"`{f.encode_name}`" for f in msgspec.structs.fields(operation.response))
-    lines.append(f"Gives {answer}.\n")
+        lines += ["| field | option | type | meaning |", "|---|---|---|---|", *fields, ""]
+    if operation.stream and operation.name in STREAMS:
+        flags, purpose = STREAMS[operation.name]
+        lines.append(f"With `{flags[0]}`: {purpose}.\n")
+    if answer := ", ".join(f"`{f.encode_name}`" for f in msgspec.structs.fields(operation.response)):
+        lines.append(f"Gives {answer}.\n")
+    if operation.identity:
+        lines.append("Needs an identity.\n")
     if operation.errors:
         lines.append("Errors: " + ", ".join(f"`{e.code}`" for e in operation.errors) + ".\n")
     return lines
 
 
-def describe(request: type[msgspec.Struct]) -> list[str]:
-    """Gives a table row for each field of a request."""
-    rows = []
-    for field in msgspec.structs.fields(request):
-        rows.append(f"| `{field.encode_name}` | {kind(field.type)} | {meaning(field.type)}{default(field)} |")
-    return rows
+def row(operation: Operation, field: Any, made: Any) -> str:
+    """Gives the table row of a request's field, with the option that sets it."""
+    command = operation.command
+    option = next((f"`{a.option_strings[0]}`" for a in made._actions if a.dest == field.name and a.option_strings), "")
+    if field.name in (command.rev_path or ()):
+        option = "`REV:PATH`"
+    elif field.name in (word.rstrip("*?") for word in command.positional):
+        option = "by place"
+    elif field.name == command.rest:
+        option = "after `--`"
+    return f"| `{field.encode_name}` | {option} | {kind(field.type)} | {meaning(field.type)}{default(field)} |"
 
 
 def kind(value: Any) -> str:
@@ -108,13 +126,16 @@ def default(field: Any) -> str:
 def mcp() -> str:
     """Gives the table of MCP tools."""
     lines = ["# MCP tools\n", NOTE]
-    lines.append("`rw mcp` serves the operations below over stdio. Profile `core` (the default) has those marked with a")
+    lines.append(
+        "`rw mcp` serves the operations below over stdio. Profile `core` (the default) has those marked with a"
+    )
     lines.append("star, `--profile full` all of them. Each tool takes the fields of its command in the")
     lines.append("[reference](reference.md) and answers with the same envelope as `structuredContent`, errors too.\n")
     lines += ["| tool | core | writes | what it does |", "|---|---|---|---|"]
     for operation in sorted(registry.everything(), key=lambda o: (not o.core, o.tool)):
         star, writes = "★" if operation.core else "", "yes" if operation.writes else ""
-        lines.append(f"| `{operation.tool}` | {star} | {writes} | {operation.summary} |")
+        link = f"reference.md#rw-{operation.name.replace(' ', '-')}"
+        lines.append(f"| [`{operation.tool}`]({link}) | {star} | {writes} | {operation.summary} |")
     return "\n".join(lines) + "\n"
 
 
@@ -127,8 +148,12 @@ def errors() -> str:
     for error in all_errors():
         text = " ".join((error.__doc__ or "").split())
         retry = "yes" if error.retryable else ""
-        lines.append(f"| {error.exit} | `{error.code}` | {retry} | {text} | {error.hint_template.replace('|', chr(92) + '|')} |")
-    lines.append("\nExit 10 means that the command worked (`ok` is true) and a check found something: `verify`, `repair`,")
+        lines.append(
+            f"| {error.exit} | `{error.code}` | {retry} | {text} | {error.hint_template.replace('|', chr(92) + '|')} |"
+        )
+    lines.append(
+        "\nExit 10 means that the command worked (`ok` is true) and a check found something: `verify`, `repair`,"
+    )
     lines.append("failed tasks of a run. Exit 130: stopped by the user.")
     return "\n".join(lines) + "\n"
 

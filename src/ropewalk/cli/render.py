@@ -78,7 +78,9 @@ def _land(result: dict[str, Any]) -> list[str]:
         return [f"{r['status']} {r.get('landed') or r['head']}" for r in result["results"]]
     if result["status"] != "landed":
         return [f"{result['status']} {result['landed']} on {result['onto']}"]
-    return [f"landed {result['landed']} on {result['onto']} (onto {result['merged_onto']}, attempt {result['attempts']})"]
+    return [
+        f"landed {result['landed']} on {result['onto']} (onto {result['merged_onto']}, attempt {result['attempts']})"
+    ]
 
 
 def _cat(result: dict[str, Any]) -> list[str]:
@@ -115,8 +117,93 @@ def _diff(result: dict[str, Any]) -> list[str]:
     return str(result.get("text", "")).splitlines()
 
 
+def _show(result: dict[str, Any]) -> list[str]:
+    lines = [f"changeset {result['id']}", f"author    {result['author']['agent']}"]
+    if result.get("lander"):
+        lines.append(f"lander    {result['lander']['agent']}")
+    lines += [f"date      {when(result['created_at'])}", *(f"parent    {p}" for p in result["parents"]), ""]
+    lines += [f"    {line}".rstrip() for line in str(result["message"]).rstrip("\n").split("\n")] + [""]
+    lines += [f"{c['kind']:<9} {c['path']}" for c in result["changes"]]
+    return lines + _more(result, "--after")
+
+
+def _history(result: dict[str, Any]) -> list[str]:
+    lines = []
+    for e in result["entries"]:
+        lines.append(
+            f"{e['id'][:12]} {when(e['created_at'])} {e['author_agent']}: {e['title']} ({e['kind']} {e['path']})"
+        )
+    return lines + _more(result, "--before")
+
+
+def _blame(result: dict[str, Any]) -> list[str]:
+    rows = result["lines"]
+    width = max((len(r["agent"]) for r in rows), default=0)
+    lines = [f"{r['changeset'][:12]} {r['agent']:<{width}} {r['line']:>5}  {r['text']}".rstrip() for r in rows]
+    if result.get("truncated"):
+        lines.append(f"… go on with --lines {result['next']}-{result['total']}")
+    return lines
+
+
+def _grep(result: dict[str, Any]) -> list[str]:
+    return [f"{m['path']}:{m['line']}:{m['text']}" for m in result["matches"]] + _more(result, "--after")
+
+
+def _moves(result: dict[str, Any]) -> list[str]:
+    first = f"undid {result['undone']} by {result['op']}" if "undone" in result else f"operation {result['op']}"
+    if result["already_applied"]:
+        first = "nothing to do, it is so already"
+    lines = [first]
+    for m in result["ref_moves"]:
+        lines.append(f"  {m['name']}: {(m['old'] or 'none')[:12]} → {(m['new'] or 'gone')[:12]}")
+    return lines
+
+
+def _op(result: dict[str, Any]) -> list[str]:
+    lines = _ops({"ops": [result]})
+    lines += [f"  changeset {c['id']} {c['agent']}: {c['title']}" for c in result["changesets"]]
+    lines += [f"  {m['name']}: {m['old'] or 'none'} → {m['new'] or 'gone'}" for m in result["ref_moves"]]
+    return lines + [f"  {name}: {result[name]}" for name in ("undoes", "key", "note") if result.get(name)]
+
+
+def _workspaces(result: dict[str, Any]) -> list[str]:
+    rows = result["workspaces"]
+    width = max((len(r["name"]) for r in rows), default=0)
+    lines = []
+    for r in rows:
+        behind = f"{r['behind']:>4} behind {r['onto']}"
+        lines.append(f"{r['name']:<{width}} {r['state']:<8} {r['agent']:<16} {behind}  {r['path']}")
+    return lines
+
+
+def _ws_status(result: dict[str, Any]) -> list[str]:
+    lines = [f"{result['name']} stands on {result['base'][:12]}, {result['behind']} behind {result['onto']}"]
+    lines += [f"  {c['kind']:<9} {c['path']}" for c in result["changes"]] or ["  no changes"]
+    if result.get("more"):
+        lines.append(f"  … and {result['more']} more")
+    lines += [f"  in conflict: {path}" for path in result.get("conflicts", [])]
+    return lines + [f"  held back: {path}" for path in result.get("held_back", [])]
+
+
+def _ws_land(result: dict[str, Any]) -> list[str]:
+    lines = _land({**result["land"], "merged_onto": result["land"]["rebased_onto"], "attempts": result["attempts"]})
+    for check in result.get("checks", []):
+        cached = " (known)" if check.get("cached") else ""
+        lines.append(f"checked {check['tree'][:12]}: exit {check['rc']}, {check['seconds']} s{cached}")
+    return lines
+
+
+def _more(result: dict[str, Any], option: str) -> list[str]:
+    """Gives a line that says where a page that was cut goes on."""
+    return [f"… go on with {option} {result['next']}"] if result.get("truncated") else []
+
+
 def _schema(result: dict[str, Any]) -> list[str]:
-    return [f"{o['name']:<14} {o['summary']}" for o in result["operations"]] if result.get("operations") else _lines(result)
+    return (
+        [f"{o['name']:<14} {o['summary']}" for o in result["operations"]]
+        if result.get("operations")
+        else _lines(result)
+    )
 
 
 _SPECIAL: dict[str, Callable[[dict[str, Any]], list[str]]] = {
@@ -127,5 +214,17 @@ _SPECIAL: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "ref list": _refs,
     "op log": _ops,
     "diff": _diff,
+    "show": _show,
+    "history": _history,
+    "blame": _blame,
+    "grep": _grep,
+    "ref set": _moves,
+    "ref delete": _moves,
+    "ref move": _moves,
+    "op undo": _moves,
+    "op show": _op,
+    "ws list": _workspaces,
+    "ws status": _ws_status,
+    "ws land": _ws_land,
     "schema": _schema,
 }
