@@ -14,6 +14,7 @@ from ropewalk.core.ids import check_ref, short_ref
 from ropewalk.core.process import git, git_env, git_program, run
 from ropewalk.remote import transport
 from ropewalk.remote.transport import Place
+from ropewalk.store.loose import sync_folder
 from ropewalk.store.revisions import peel
 from ropewalk.store.store import Store, need_ref
 
@@ -86,13 +87,24 @@ def _create(store: Store, there: Place, head: str, name: str, timeout: float) ->
                 hint="check the folder above it",
                 repository=there.address,
             )
-        result = _push(store, Place(part, part), head, name, timeout)
+        written = _fill(store, part, head, name, timeout)
         os.rename(part, there.path)
+        sync_folder(os.path.dirname(there.path))
     except OSError as error:
         raise os_error(error, "making the destination") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return result
+    return Exported(_count(store, head, []), written, head, head, short_ref(name), None, True, False)
+
+
+def _fill(store: Store, part: str, head: str, name: str, timeout: float) -> int:
+    """Fills a new repository of ours by a fetch from its side, as one synced pack; gives the count of its objects."""
+    source = Place(store.layout.repo, store.layout.repo)
+    if not transport.fetch(part, source, head, unpack_limit=1, timeout=timeout):
+        git(part, "rev-list", "--objects", "--quiet", head, timeout=timeout)
+    git(part, "update-ref", name, head, timeout=60)
+    found = re.search(r"^in-pack: (\d+)$", git(part, "count-objects", "-v", timeout=60).text(), re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def _check_checked_out(there: Place, git_dir: str, name: str) -> None:

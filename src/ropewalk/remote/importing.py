@@ -193,12 +193,13 @@ def _common_dir(path: str) -> str | None:
 
 def _fetch(store: Store, there: Place, head: str, env: dict[str, str], timeout: float) -> None:
     """Fetches one commit with all it stands on; writes objects alone, no ref and no FETCH_HEAD."""
-    transport.call(
-        store.layout.repo, there, "-c", f"fetch.unpackLimit={UNPACK_LIMIT}", "-c", "protocol.version=2",
-        "-c", "fetch.writeCommitGraph=false", "fetch", "--quiet", "--no-write-fetch-head", "--no-tags", "--no-prune",
-        "--no-recurse-submodules", "--refmap=", *transport.upload_pack(there), "--", there.address, head,
-        extra_env=env, timeout=timeout,
-    )  # fmt: skip
+    repo = store.layout.repo
+    if not transport.fetch(repo, there, head, unpack_limit=UNPACK_LIMIT, extra_env=env, timeout=timeout):
+        wanted = f"{head}\n".encode() + _known(store)
+        walk = git(repo, "rev-list", "--objects", "--quiet", "--stdin", stdin=wanted, extra_env=env, ok=(0, 128),
+                   timeout=timeout)  # fmt: skip
+        if walk.code:
+            raise transport.failure(there, walk.err)
     if git(store.layout.repo, "cat-file", "-t", head, extra_env=env, ok=(0, 128), timeout=60).text() != "commit":
         raise UnsupportedError(f"{head} is not a commit", hint="import a branch", object=head)
 
@@ -229,8 +230,10 @@ def _count(store: Store, env: dict[str, str], head: str) -> int:
 def _counts(store: Store, head: str, env: dict[str, str]) -> tuple[int, int]:
     """Gives how many commits of the branch are new to the store, and how many it has."""
     repo = store.layout.repo
-    wanted = f"{head}\n".encode() + _known(store)
-    listed = git(repo, "rev-list", "--stdin", stdin=wanted, extra_env=env, timeout=600).out
+    known = _known(store)
+    if not known and not maintain.packs(store) and not store.objects.loose.ids():
+        return _count(store, env, head), 0
+    listed = git(repo, "rev-list", "--stdin", stdin=f"{head}\n".encode() + known, extra_env=env, timeout=600).out
     there = git(repo, "cat-file", "--batch-check=%(objecttype)", "--buffer", stdin=listed, timeout=600).out
     new = sum(line.endswith(b" missing") for line in there.splitlines())
     return new, _count(store, env, head) - new
