@@ -36,7 +36,7 @@ Files = Mapping[bytes, tuple[bytes, bytes]]
 
 def stock(*args: str | bytes, stdin: bytes | None = None, cwd: str | None = None, ok: bool = True) -> bytes:
     """Runs the installed git as a person would, apart from the package's own way to start it."""
-    done = subprocess.run(["git", *args], input=stdin, cwd=cwd, env=STOCK, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(["git", *args], input=stdin, cwd=cwd, env=STOCK, capture_output=True, timeout=120)
     assert not ok or done.returncode == 0, (args, done.returncode, done.stderr)
     return done.stdout
 
@@ -170,9 +170,7 @@ class Kit:
     ) -> Landed:
         """Lands a change."""
         answering = Answering(answer, read_disk_file) if answer is not None else None
-        return land.land(
-            self.store, land.request(agent=agent, change=change, ref=ref, **words), answering=answering
-        )
+        return land.land(self.store, land.request(agent=agent, change=change, ref=ref, **words), answering=answering)
 
     def change(self, *entries: Change, agent: str = "a/b", parent: str | None = "main", **words: Any) -> Landed:
         """Commits and lands."""

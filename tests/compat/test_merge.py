@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from storekit import NOBODY, STOCK, Kit, stock, write_tree
 
 from ropewalk.store import guard, merge, trees
 from ropewalk.store.merge import Merged
 from ropewalk.store.objects import Objects
 from ropewalk.store.trees import EXEC, FILE, GITLINK, LINK
+from storekit import NOBODY, STOCK, Kit, stock, write_tree
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 

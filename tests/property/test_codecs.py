@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from storekit import STOCK, Kit, stock
 
 from ropewalk.core.errors import InvalidError
 from ropewalk.core.ids import check_path, check_ref, is_dotgit, path_bytes, path_text
 from ropewalk.store import loose, trees
 from ropewalk.store.loose import Damaged, LooseStore, inflate, object_id
+from storekit import STOCK, Kit, stock
 
 settings.register_profile("exact", deadline=None, derandomize=True, max_examples=60, database=None)
 settings.load_profile("exact")

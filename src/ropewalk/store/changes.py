@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
@@ -165,7 +167,7 @@ def _check_shape(store: Store, root: str, planned: dict[bytes, Entry | None]) ->
                     path=path_text(path),
                 )
         there = trees.lookup(store.objects, root, path)
-        if there is not None and there[0] == trees.TREE and entry[0] != trees.TREE:
+        if there is not None and there[0] == trees.TREE:
             stays = [p for p, _ in trees.walk(store.objects, there[1].hex(), path + b"/") if p not in gone]
             if stays:
                 raise InvalidError(
@@ -295,7 +297,11 @@ def put_blobs(store: Store, agent: str, contents: Sequence[bytes]) -> list[str]:
 def read_disk_file(path: str) -> bytes:
     """Reads a file of the caller's disk for a change list; `E_NOT_FOUND` or `E_INVALID` when it can't be."""
     try:
-        with open(path, "rb") as file:
+        # without waiting: a pipe nobody writes to would hold the caller for ever, a device may have no end
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise InvalidError(f"{path!r} is not a regular file", path=path)
             return file.read()
     except FileNotFoundError:
         raise NotFoundError(f"there is no file {path!r}", path=path) from None

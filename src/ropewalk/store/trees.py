@@ -148,14 +148,15 @@ class Edit:
             for part in parts[:-1]:
                 below = level.get(part)
                 if not isinstance(below, dict):
-                    below = level[part] = {b"": None} if part in level and below is None else {}
+                    fresh: dict[bytes, object] = {b"": None} if part in level and below is None else {}
+                    below = level[part] = fresh
                 level = below
             level[parts[-1]] = entry
         return self._write(self.root, nested) or self.objects.write_tree({})
 
     def _write(self, tree_id: str, level: dict[bytes, object]) -> str | None:
         # the empty name marks a folder that went whole before it was filled
-        entries = {} if b"" in level else dict(self.objects.tree(tree_id))
+        entries: dict[bytes, Entry] = {} if b"" in level else dict(self.objects.tree(tree_id))
         # replacing and removing keep git's order; a new name, or a file that becomes a folder, does not
         ordered = True
         for name, value in level.items():
