@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,22 @@ def test_current_branch_of_unborn_and_detached_is_none(odd: Path, tmp_path: Path
     assert importing.current_branch(str(tmp_path / "new" / ".git")) is None
     git("update-ref", "--no-deref", "HEAD", "main", folder=odd)
     assert importing.current_branch(str(odd)) is None
+
+
+def test_leftovers_of_a_killed_import_go_and_those_at_work_stay(new_store: Any, odd: Path) -> None:
+    store = new_store()
+    root = Path(store.layout.root)
+    for name in ("incoming-1-dead", "incoming-2-busy"):
+        (root / name / "pack").mkdir(parents=True)
+        os.utime(root / name, (1, 1))
+    (root / "incoming-3-new").mkdir()
+    held = os.open(root / "incoming-2-busy", os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        importing.import_branch(store, str(odd), "main", into=None, actor="test/one")
+    finally:
+        os.close(held)
+    assert sorted(p.name for p in root.glob("incoming-*")) == ["incoming-2-busy", "incoming-3-new"]
 
 
 def test_the_command_line_round_trip(rw: Any, odd: Path, tmp_path: Path, git: Any) -> None:

@@ -6,6 +6,7 @@ Many objects stay a pack, which is synced and moved; few go through the journal 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ropewalk.core import clock
 from ropewalk.core.errors import (
     CasMismatchError,
     CasRetryExhaustedError,
@@ -34,6 +36,9 @@ from ropewalk.store.store import Store
 
 UNPACK_LIMIT = 500
 _ATTEMPTS = 8
+_INCOMING = "incoming-"
+_YOUNG = 60.0
+"""Seconds for which a folder may be there before its owner has locked it."""
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -100,9 +105,13 @@ def import_branch(
         return Imported(0, _count(store, {}, head), head, head, short_ref(target), False, head)
     if there.path is not None:
         _check_whole(there, head)
-    folder = os.path.join(store.layout.root, f"incoming-{os.getpid()}-{head[:12]}")
+    folder = os.path.join(store.layout.root, f"{_INCOMING}{os.getpid()}-{head[:12]}")
+    held = -1
     try:
+        _sweep(store.layout.root)
         os.makedirs(os.path.join(folder, "pack"))
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(held, fcntl.LOCK_EX)
         if progress is not None:
             progress(f"importing {short_ref(name)} of {there.address}")
         env = {
@@ -120,11 +129,32 @@ def import_branch(
         raise os_error(error, "import") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if held >= 0:
+            os.close(held)
     if len(maintain.packs(store)) > maintain.PACKS_MAX:
         with maintain.maintenance(store, wait=True):
             if len(maintain.packs(store)) > maintain.PACKS_MAX:
                 maintain.consolidate(store)
     return result
+
+
+def _sweep(root: str) -> None:
+    """Removes what imports that were killed left behind; one that is at work holds the lock of its folder."""
+    for name in os.listdir(root):
+        path = os.path.join(root, name)
+        try:
+            if not name.startswith(_INCOMING) or clock.now() - os.stat(path).st_mtime < _YOUNG:
+                continue
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(fd)
 
 
 def _find(store: Store, there: Place, branch: str | None) -> tuple[str, str]:
