@@ -284,6 +284,14 @@ def test_leftovers_of_a_killed_import_go_and_those_at_work_stay(new_store: Any, 
     assert sorted(p.name for p in root.glob("incoming-*")) == ["incoming-2-busy", "incoming-3-new"]
 
 
+def test_init_in_a_shallow_clone_leaves_no_store(rw: Any, odd: Path, tmp_path: Path, git: Any) -> None:
+    git("clone", "--quiet", "--no-checkout", "--depth=2", f"file://{odd}", str(tmp_path / "cut"))
+    error = rw.error("E_SHALLOW", "init", folder=tmp_path / "cut")
+    assert error["details"]["object"] == git("rev-parse", "main~2", folder=odd)
+    assert not (tmp_path / "cut" / ".git" / "ropewalk").exists()
+    assert rw.ok("init", "--no-import", folder=tmp_path / "cut")["head"] is None
+
+
 def test_the_command_line_round_trip(rw: Any, odd: Path, tmp_path: Path, git: Any) -> None:
     rw.store = str(tmp_path / "st")
     rw.ok("init", "--store", rw.store, str(tmp_path))

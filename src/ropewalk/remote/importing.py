@@ -65,7 +65,8 @@ class _Fetched(NamedTuple):
 def current_branch(git_dir: str) -> tuple[str, str] | None:
     """Gives (short name, head id) of the branch a repository is on; None when unborn, detached or oddly named.
 
-    `E_UNSUPPORTED` for a repository with SHA-256 ids.
+    Refuses at once what could not be imported: `E_UNSUPPORTED` for a repository with SHA-256 ids, `E_SHALLOW`
+    when the branch's history is cut off.
     """
     name = git(git_dir, "symbolic-ref", "--quiet", "HEAD", ok=(0, 1, 128), timeout=30).text()
     if not name.startswith("refs/heads/"):
@@ -78,7 +79,10 @@ def current_branch(git_dir: str) -> tuple[str, str] | None:
         name.encode("utf-8")
     except UnicodeEncodeError:
         return None
-    return (short_ref(name), head) if HEX40.match(head) else None
+    if not HEX40.match(head):
+        return None
+    _check_whole(Place(git_dir, git_dir), head)
+    return short_ref(name), head
 
 
 def import_branch(
