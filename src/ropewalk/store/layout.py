@@ -286,6 +286,9 @@ def create(root: str, store_id: str, name: str, branch: str) -> None:
         database.close()
         # the log gets its blocks at once: syncing an append writes the file's size too, and stalls every writer
         _write(new.database + "-wal", b"\0" * WAL_BYTES, 0o644)
+        database = Database(new.database)
+        database.set_meta("wal_inode", str(os.stat(new.database + "-wal").st_ino))
+        database.close()
         _write(new.format, msgspec.json.encode(StoreFormat(FORMAT, store_id, name)) + b"\n", 0o644)
         for folder, _, files in os.walk(part):
             for file in files:
