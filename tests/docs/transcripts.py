@@ -19,6 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import ropewalk
+
 HOME = "/home/you"
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EXIT = re.compile(r"\s+# exit (\d+)$")
@@ -99,7 +101,11 @@ def play(done: list[Step], folder: Path) -> list[Ran]:
         script.chmod(0o755)
     env = {k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "ROPEWALK_", "XDG_"))}
     env |= {"HOME": str(home), "PATH": f"{bin_folder}:{env['PATH']}", "LC_ALL": "C.UTF-8", "GIT_PAGER": "cat"}
-    env |= {"PYTHONDONTWRITEBYTECODE": "1", "GIT_CONFIG_NOSYSTEM": "1"}
+    env |= {
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "PYTHONPATH": str(Path(ropewalk.__file__).parents[1]),
+    }
     for role in ("AUTHOR", "COMMITTER"):
         env |= {f"GIT_{role}_NAME": "You", f"GIT_{role}_EMAIL": "you@example.com"}
     state = folder / "state"
@@ -107,8 +113,8 @@ def play(done: list[Step], folder: Path) -> list[Ran]:
     ran = []
     for step in done:
         script = (
-            f'. "{state}"\n{step.command}\nrc=$?\n'
-            f'{{ declare -px | grep -v " SHLVL="; echo "cd $(printf %q "$PWD")"; }} > "{state}"\nexit $rc'
+            f'. "{state}"\nset -a\n{step.command}\nrc=$?\n'
+            f'{{ declare -px | grep -v " SHLVL="; declare -f; echo "cd $(printf %q "$PWD")"; }} > "{state}"\nexit $rc'
         )
         made = subprocess.run(
             ["bash", "-c", script], cwd=home, env=env, stdin=subprocess.DEVNULL,

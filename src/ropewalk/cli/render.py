@@ -33,9 +33,27 @@ def _error(error: dict[str, Any]) -> str:
                     lines.append(f"  {side} {part['start']},{part['count']}:")
                     lines += [f"    {line}" for line in part["text"].splitlines()]
         lines.append(f"against: {report['theirs']}")
+    lines += _known_details(error["details"])
     if error.get("hint"):
         lines.append(f"hint: {error['hint']}")
     return "".join(f"{line}\n" for line in lines)
+
+
+def _known_details(details: Any) -> list[str]:
+    """Gives what a person needs of an error's details: each changeset's outcome, stale paths, a check's output."""
+    if not isinstance(details, dict):
+        return []
+    lines = []
+    for one in details.get("results") or []:
+        lines.append(
+            f"  {one.get('status', 'failed')} {one.get('landed') or one['head']} {one.get('error', '')}".rstrip()
+        )
+    if details.get("stale"):
+        lines.append(f"stale: {', '.join(details['stale'])}")
+    output = details.get("output")
+    if isinstance(output, str):
+        lines += [f"  | {line}" for line in output.rstrip("\n").split("\n")]
+    return lines
 
 
 def _lines(value: Any, indent: str = "") -> list[str]:
@@ -55,6 +73,8 @@ def _lines(value: Any, indent: str = "") -> list[str]:
                 lines += inner
         elif isinstance(item, list):
             lines.append(f"{indent}{key}: {', '.join(_word(i) for i in item) if item else 'none'}")
+        elif isinstance(item, str) and "\n" in item:
+            lines += [f"{indent}{key}:", *(f"{indent}  {line}".rstrip() for line in item.rstrip("\n").split("\n"))]
         else:
             lines.append(f"{indent}{key}: {_word(item)}")
     return lines
@@ -185,6 +205,12 @@ def _ws_status(result: dict[str, Any]) -> list[str]:
     return lines + [f"  held back: {path}" for path in result.get("held_back", [])]
 
 
+def _ws_rebase(result: dict[str, Any]) -> list[str]:
+    lines = [f"{result['name']} stands on {result['base'][:12]}, the head of {result['onto']}"]
+    lines += [f"  in conflict: {path}" for path in result.get("conflicts", [])]
+    return lines + ["hint: edit the files between the markers, then `rw ws land`"] * bool(result.get("conflicts"))
+
+
 def _ws_land(result: dict[str, Any]) -> list[str]:
     lines = _land({**result["land"], "merged_onto": result["land"]["rebased_onto"], "attempts": result["attempts"]})
     for check in result.get("checks", []):
@@ -226,5 +252,6 @@ _SPECIAL: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "ws list": _workspaces,
     "ws status": _ws_status,
     "ws land": _ws_land,
+    "ws rebase": _ws_rebase,
     "schema": _schema,
 }
