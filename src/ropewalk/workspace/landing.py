@@ -72,7 +72,7 @@ def land_workspace(store: Store, ws: Workspace, wish: Wish, tell: Callable[[str]
     if not now.changes:
         head = store.ref(ws.target) or ws.base
         return Outcome(Landed(head, "up_to_date", _short(ws), 0, head, [], 0, "same"), None, [], ws, now.warnings)
-    tell(f"{ws.name}: {len(now.changes)} paths changed; landing on {_short(ws)}")
+    tell(f"{ws.name}: {len(now.changes)} path{'s' * (len(now.changes) != 1)} changed; landing on {_short(ws)}")
     ws = _pending(store, ws, wish, now)
     assert ws.note.pending is not None
     change = ws.note.pending.change

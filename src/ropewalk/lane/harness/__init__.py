@@ -1,0 +1,1 @@
+"""Harnesses: the adapter for each kind of agent program."""

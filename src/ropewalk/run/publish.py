@@ -1,0 +1,48 @@
+"""Showing a run in the user's own repository: one new branch, and nothing else of it is touched."""
+
+from __future__ import annotations
+
+import os
+
+from ropewalk.core.process import git, git_env, git_program, run
+from ropewalk.store.store import Store
+
+PREFIXES = ("ropewalk", "ropewalk-runs", "rw", "rw-runs")
+
+
+def beside(store: Store) -> str | None:
+    """Gives the git directory a store stands in, or None when it stands alone."""
+    above = os.path.dirname(store.layout.root)
+    if os.path.isfile(os.path.join(above, "HEAD")) and os.path.isdir(os.path.join(above, "objects")):
+        return above
+    return None
+
+
+def show_branch(store: Store, ref: str, run_id: str) -> str | None:
+    """Makes the branch `ropewalk/RUN` in the repository beside the store and gives its name; None without one.
+
+    Another prefix is taken where a branch is in the way. Work tree, index, HEAD, configuration and other refs
+    stay as they are; no hook runs. A failure is a warning: the work is in the store.
+    """
+    there = beside(store)
+    if there is None:
+        return None
+    store.flush()
+    taken = set(git(there, "for-each-ref", "--format=%(refname)", "refs/heads/", timeout=60).text().splitlines())
+    for prefix in PREFIXES:
+        name = f"refs/heads/{prefix}/{run_id}"
+        if f"refs/heads/{prefix}" in taken or name in taken or any(t.startswith(name + "/") for t in taken):
+            continue
+        done = run(
+            [git_program(), f"--git-dir={there}", "fetch", "--quiet", "--no-tags", "--no-write-fetch-head",
+             "--no-auto-gc", "--no-recurse-submodules", store.layout.repo, f"{ref}:{name}"],
+            env=git_env({"GIT_CONFIG_PARAMETERS": "'core.logAllRefUpdates'='false'"}),
+            timeout=600,
+        )  # fmt: skip
+        if done.code == 0:
+            return f"{prefix}/{run_id}"
+        words = done.err.decode("utf-8", "replace").strip()[-500:]
+        store.warnings.append(f"the branch {prefix}/{run_id} could not be made in your repository: {words}")
+        return None
+    store.warnings.append(f"no branch was made in your repository: {', '.join(PREFIXES)} are branches of yours")
+    return None

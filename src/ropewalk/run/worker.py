@@ -1,0 +1,234 @@
+"""One task of a run: a workspace, an agent in it, its check, its land; conflicts go back to the same agent."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ropewalk.core import clock
+from ropewalk.core.errors import CheckFailedError, ConflictError, RopewalkError
+from ropewalk.lane.harness.base import Harness, LaneEvent
+from ropewalk.lane.supervise import Lane, LaneResult, run_lane
+from ropewalk.run.lander import Lander
+from ropewalk.run.report import TaskReport
+from ropewalk.run.tasks import Task
+from ropewalk.store.store import Store
+from ropewalk.workspace import checkout, move, removal, state
+from ropewalk.workspace.landing import Wish
+
+MAX_TURNS, MAX_DEATHS = 3, 2
+
+
+class Settings(NamedTuple):
+    """Is what all tasks of a run share: `ref` is the full name of the ref they land on, `folder` the run's."""
+
+    run: str
+    ref: str
+    folder: str
+    data_home: str
+    caller: Mapping[str, str]
+    harness: Harness
+    lander: Lander
+    check: str | None
+    seconds: float
+    check_seconds: float
+    keep: bool = False
+
+
+class _Failed(Exception):
+    """The task failed by merit, or can't go on; says why."""
+
+
+class _Stopped(Exception):
+    pass
+
+
+class Worker:
+    """Does tasks one after the other with a store of its own; used by one thread."""
+
+    def __init__(self, root: str, settings: Settings, stop: threading.Event, tell: Callable[..., object]) -> None:
+        self.store = Store(root)
+        self.settings, self.stop, self.tell = settings, stop, tell
+
+    def close(self) -> None:
+        """Closes the store."""
+        self.store.close()
+
+    def work(self, task: Task) -> TaskReport:
+        """Does a task and gives what became of it; every failure that is typed is in the report."""
+        began = clock.monotonic()
+        job = _Job(self, task)
+        landed: str | None = None
+        try:
+            landed = job.run()
+            how, reason = "landed", ""
+        except _Stopped:
+            how, reason = "stopped", "the run was stopped"
+        except _Failed as failure:
+            how, reason = "failed", str(failure)
+        except RopewalkError as error:
+            how, reason = "failed", f"{error.code} {error.message}"
+        kept = job.tidy(how == "landed")
+        self.store.warnings.clear()
+        return TaskReport(
+            task.id, how, job.agent, reason, landed, job.turns, job.deaths, job.conflicts,
+            round(clock.monotonic() - began, 3), job.usage, kept,
+        )  # fmt: skip
+
+
+class _Job:
+    def __init__(self, worker: Worker, task: Task) -> None:
+        self.worker, self.task = worker, task
+        self.store, self.settings = worker.store, worker.settings
+        self.agent = f"{self.settings.harness.family}/{task.id.lower()}"
+        self.name = f"{self.settings.run}-{task.id}"[:100]
+        self.turns = self.deaths = self.conflicts = 0
+        self.usage: dict[str, int] = {}
+        # one key for all tries of the task's land: however a try ends, the task lands once
+        self.key = str(uuid.uuid4())
+
+    def run(self) -> str:
+        self._tell("task_started", agent=self.agent)
+        self._create()
+        report: dict[str, Any] | None = None
+        while True:
+            self.turns += 1
+            self._agent(report)
+            try:
+                return self._land()
+            except ConflictError as error:
+                self.conflicts += 1
+                paths = [f["path"] for f in error.details.get("report", {}).get("files", [])]
+                self._tell("conflict", paths=paths or error.details.get("unresolved", []), turn=self.turns)
+                if self.turns >= MAX_TURNS:
+                    raise _Failed(f"still in conflict after {self.turns} turns: {error.message}") from None
+                report = self._show_conflict(error)
+
+    def _create(self) -> None:
+        head = self.store.ref(self.settings.ref)
+        assert head is not None
+        path = checkout.default_path(self.store, self.settings.data_home, self.name)
+        checkout.create(self.store, checkout.Asked(self.name, self.agent, head, self.settings.ref, path))
+
+    def _agent(self, report: dict[str, Any] | None) -> None:
+        """Runs one turn of the agent, again when its process was killed; `_Failed` when it says no."""
+        while True:
+            result = self._lane(report)
+            for name, count in result.usage.items():
+                self.usage[name] = self.usage.get(name, 0) + count
+            self._tell("agent_ended", how=result.how, code=result.code, seconds=result.seconds, tools=result.tools)
+            if result.how == "stopped" or self.worker.stop.is_set():
+                raise _Stopped
+            if result.how == "timeout":
+                raise _Failed(f"the agent did not end within {self.settings.seconds:g} s")
+            if result.how == "done":
+                self._judge(result)
+                return
+            self.deaths += 1
+            if self.deaths > MAX_DEATHS:
+                raise _Failed(f"the agent was killed {self.deaths} times, last by signal {-result.code}")
+            if report is None:
+                # what a killed agent left half done is archived, and it starts anew
+                ws = state.need(self.store, self.name)
+                with state.held(self.store, self.name):
+                    removal.delete(self.store, ws, self.agent, force=True)
+                self._create()
+
+    def _judge(self, result: LaneResult) -> None:
+        said = str(result.reported.facts.get("text", "")) if result.reported is not None else ""
+        if result.code:
+            words = said or (result.tail.splitlines() or ["no word on standard error"])[-1]
+            raise _Failed(f"the agent ended with {result.code}: {words[:500]}")
+        if result.reported is not None and result.reported.facts.get("ok") is False:
+            raise _Failed(f"the agent reported a failure: {said[:500]}")
+
+    def _lane(self, report: dict[str, Any] | None) -> LaneResult:
+        settings = self.settings
+        number = self.turns + self.deaths
+        folder = os.path.join(settings.folder, "lanes", self.task.id, str(number))
+        os.makedirs(folder, exist_ok=True)
+        extra: dict[str, str] = {}
+        text = self.task.prompt
+        if report is not None:
+            path = os.path.join(folder, "conflict.json")
+            with open(path, "wb") as file:
+                file.write(msgspec.json.encode(report))
+            extra["ROPEWALK_CONFLICT"] = path
+            text = f"{_conflict_words(report)}\n\nThe task was:\n\n{text}"
+        ws = state.need(self.store, self.name)
+        lane = Lane(
+            f"{settings.run}/{self.task.id}/{number}", self.agent, ws.path, folder,
+            settings.harness.prompt(text, self.task.script), self.store.layout.root, settings.seconds, extra,
+        )  # fmt: skip
+        return run_lane(lane, settings.harness, settings.caller, stop=self.worker.stop, tell=self._event)
+
+    def _event(self, event: LaneEvent) -> None:
+        if event.kind in ("message", "error"):
+            self._tell(f"agent_{event.kind}", **event.facts)
+        elif event.kind == "tool":
+            words = event.facts.get("path") or event.facts.get("command") or ""
+            self._tell("agent_tool", name=str(event.facts.get("name", "")), on=str(words)[:200])
+
+    def _land(self) -> str:
+        command = self.task.check or self.settings.check
+        wish = Wish(
+            agent=self.agent,
+            message=self.task.title(),
+            key=self.key,
+            check=["/bin/sh", "-c", command] if command else [],
+            checks=os.path.join(self.settings.data_home, "ropewalk", self.store.format.id, "checks"),
+            check_seconds=self.settings.check_seconds,
+        )
+        began = clock.monotonic()
+        self._tell("landing")
+        try:
+            how, landed = self.settings.lander.land(self.store, self.name, wish)
+        except CheckFailedError as error:
+            words = str(error.details.get("output", "")).strip().splitlines()
+            raise _Failed(f"{error.message}{': ' + words[-1][:300] if words else ''}") from None
+        if how == "up_to_date":
+            raise _Failed("the agent changed nothing that is not on the target already")
+        self._tell("landed", id=landed, status=how, seconds=round(clock.monotonic() - began, 4))
+        return landed
+
+    def _show_conflict(self, error: ConflictError) -> dict[str, Any] | None:
+        """Brings the target into the workspace, so that the agent sees both sides; gives the report."""
+        if "unresolved" in error.details:
+            return {"files": [{"path": path, "kinds": ["content"]} for path in error.details["unresolved"]]}
+        with state.held(self.store, self.name):
+            done = move.rebase(self.store, state.need(self.store, self.name), self.settings.ref, self.agent)
+        return None if done.report is None else msgspec.to_builtins(done.report)
+
+    def tidy(self, landed: bool) -> str | None:
+        """Deletes the workspace of a landed task; gives the folder when it was kept."""
+        ws = state.find(self.store, self.name)
+        if ws is None:
+            return None
+        if landed and not self.settings.keep:
+            try:
+                with state.held(self.store, self.name):
+                    removal.delete(self.store, ws, self.agent, force=False)
+                return None
+            except RopewalkError:
+                pass  # it holds something that did not land, so it stays
+        return ws.path
+
+    def _tell(self, kind: str, **facts: object) -> None:
+        self.worker.tell(kind, task=self.task.id, **facts)
+
+
+def _conflict_words(report: dict[str, Any]) -> str:
+    """Gives what an agent is told of a conflict."""
+    lines = ["Your change conflicts with what others landed meanwhile. Their work is now in your tree, and these",
+             "files hold both sides between conflict markers. Edit each so that the intent of both is kept and no",
+             "marker is left; then end.", ""]  # fmt: skip
+    for file in report["files"]:
+        last = file.get("last_changed") or {}
+        who = f", last changed by {last['agent']}" if last.get("agent") else ""
+        lines.append(f"- {file['path']} ({', '.join(file['kinds'])}{who}) {file.get('note', '')}".rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,66 @@
+"""A small project with a history and a task list, on which the demo runs when there is no repository at hand.
+
+Its files end with `.in`, so that no tool takes them for code of this package.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Any
+
+import msgspec
+
+from ropewalk.core.process import git_env, git_program
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Is one commit of the sample's history."""
+
+    author: str
+    message: str
+    files: list[str]
+
+
+def read(path: str) -> bytes:
+    """Gives a file of the sample."""
+    with open(os.path.join(FOLDER, *path.split("/")) + ".in", "rb") as file:
+        return file.read()
+
+
+def build(folder: str) -> None:
+    """Makes a git repository at a new folder with the sample's history on `main`; dates are fixed."""
+    with open(os.path.join(FOLDER, "history.json"), "rb") as file:
+        steps = msgspec.json.decode(file.read(), type=list[Step])
+    os.makedirs(folder)
+    _git(folder, "init", "--quiet", "--template=", "--initial-branch=main", ".")
+    for number, step in enumerate(steps):
+        for path in step.files:
+            place = os.path.join(folder, *path.split("/"))
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            with open(place, "wb") as out:
+                out.write(read(path))
+        _git(folder, "add", "--all")
+        who = {
+            "NAME": step.author,
+            "EMAIL": f"{step.author.lower()}@larder.example",
+            "DATE": f"{1_750_000_000 + 86_400 * number} +0000",
+        }
+        env = {f"GIT_{role}_{name}": value for role in ("AUTHOR", "COMMITTER") for name, value in who.items()}
+        _git(folder, "commit", "--quiet", "-m", step.message, env=env)
+
+
+def tasks(shared: str) -> bytes:
+    """Gives the sample's task file; `shared` is a folder where its agents can wait for one another."""
+    with open(os.path.join(FOLDER, "tasks.json"), "rb") as file:
+        found: dict[str, Any] = msgspec.json.decode(file.read())
+    text = msgspec.json.encode(shared).decode("utf-8")[1:-1]
+    return msgspec.json.encode(found).replace(b"{shared}", text.encode("utf-8"))
+
+
+def _git(folder: str, *words: str, env: dict[str, str] | None = None) -> None:
+    subprocess.run(
+        [git_program(), *words], cwd=folder, env=git_env(env), check=True, stdout=subprocess.DEVNULL, timeout=60
+    )
