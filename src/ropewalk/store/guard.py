@@ -9,11 +9,11 @@ import difflib
 from collections.abc import Sequence
 
 from ropewalk.core.errors import LandMismatchError
-from ropewalk.core.ids import EMPTY_TREE, path_text, short_ref
+from ropewalk.core.ids import EMPTY_TREE, path_bytes, path_text, short_ref
 from ropewalk.core.process import git
 from ropewalk.store import trees
 from ropewalk.store.store import Store
-from ropewalk.store.trees import Change, Entry
+from ropewalk.store.trees import TREE, Change, Entry
 
 _WINDOW_OPS, _HUNK_BYTES = 400, 256 << 10
 
@@ -34,9 +34,16 @@ def check_integrity(
     asked: dict[bytes, Entry | None] = {}
     for path, old, new in wanted:
         asked[path] = new
+        if path in free:
+            continue
         there = trees.lookup(objects, target, path)
-        touched = there != old and there != new
-        if touched or path in free:
+        if there is not None and there[0] == TREE:
+            there = None  # a diff names files: as one, a folder does not exist
+        if there not in (old, new):
+            # mode and content may have been changed one by each side; else the merge must have named the path
+            result_entry = by_path[path].new if path in by_path else there
+            if result_entry is None or result_entry != _by_parts(old, new, there):
+                _mismatch(store, base, change, target, path, "was changed by both sides, and no merge decided it", free)
             free.add(path)
         elif there != new and (path not in by_path or by_path[path].new != new):
             _mismatch(store, base, change, target, path, "is not what the change made of it", free)
@@ -50,10 +57,18 @@ def check_integrity(
     return done
 
 
+def _by_parts(old: Entry | None, new: Entry | None, there: Entry | None) -> Entry | None:
+    """Gives the entry whose mode and content each come from the one side that changed it, None when there is none."""
+    if old is None or new is None or there is None:
+        return None
+    mode, content = (t if n == o else n if t in (o, n) else None for o, n, t in zip(old, new, there, strict=True))
+    return None if mode is None or content is None else (mode, content)
+
+
 def _mismatch(store: Store, base: str, change: str, target: str, path: bytes, words: str, free: set[bytes]) -> None:
     """Raises, unless a rename on either side explains the path."""
     for side in (change, target):
-        out = git(store.layout.repo, "diff-tree", "-r", "-M", "--name-status", "--diff-filter=R", "-z", base, side).out
+        out = git(store.layout.repo, "diff-tree", "-r", "-M", "-l10000", "--name-status", "--diff-filter=R", "-z", base, side).out
         fields = out.split(b"\0")
         for n in range(0, len(fields) - 2, 3):
             free.update(fields[n + 1 : n + 3])
@@ -66,9 +81,38 @@ def _mismatch(store: Store, base: str, change: str, target: str, path: bytes, wo
         )
 
 
+def case_collisions(store: Store, onto: str, landed: str, paths: Sequence[str]) -> list[str]:
+    """Gives a warning for each new name that differs from a neighbour's in case alone (commits; case S14).
+
+    Such names are two files here and one on file systems that fold case.
+    """
+    objects = store.objects
+    found: list[str] = []
+    for text in paths:
+        before, after = objects.commit(onto).tree, objects.commit(landed).tree
+        for part in path_bytes(text).split(b"/"):
+            old, new = objects.tree(before), objects.tree(after)
+            entry, known = new.get(part), old.get(part)
+            if known is None and entry is not None:
+                low = part.lower()
+                other = next((name for name in new if name.lower() == low and name != part), None)
+                if other is not None:
+                    found.append(f"case_collision: {text!r} and {path_text(other)!r} differ in case alone")
+                    break
+            if entry is None or entry[0] != TREE:
+                break
+            after = entry[1].hex()
+            before = known[1].hex() if known is not None and known[0] == TREE else EMPTY_TREE
+    return list(dict.fromkeys(found))
+
+
 def check_mass_delete(store: Store, base: str, change: str, wanted: Sequence[Change]) -> None:
-    """Refuses a change that leaves an empty tree or removes more than half of five or more files (A5)."""
-    gone = sum(c.new is None for c in wanted)
+    """Refuses a change that leaves an empty tree or removes more than half of five or more files (A5).
+
+    A file whose content is added elsewhere has moved and is not gone.
+    """
+    added = {c.new[1] for c in wanted if c.new is not None}
+    gone = sum(c.new is None and c.old is not None and c.old[1] not in added for c in wanted)
     if not gone:
         return
     total = 0

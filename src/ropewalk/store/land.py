@@ -18,6 +18,8 @@ from ropewalk.core.errors import (
     CasMismatchError,
     CasRetryExhaustedError,
     FencedError,
+    KeyReusedError,
+    LandMismatchError,
     NotFoundError,
     RopewalkError,
     error_class,
@@ -113,7 +115,9 @@ def land(
             prepared, attempts = _outside(store, req, answering), 1
         while True:
             try:
-                return _publish(store, req, prepared, attempts, answering)
+                result = _publish(store, req, prepared, attempts, answering)
+                _warn(store, result)
+                return result
             except _NeedsOrt:
                 if attempts >= max_attempts:
                     raise CasRetryExhaustedError(
@@ -125,6 +129,14 @@ def land(
         return settled.result
     except _Conflicted as conflict:
         raise _report(store, req, conflict) from None
+    except (CasMismatchError, FencedError, KeyReusedError, LandMismatchError):
+        store.flush()  # it tells of what another wrote and may not have synced yet (A15)
+        raise
+
+
+def _warn(store: Store, result: Landed) -> None:
+    if result.status == "landed":
+        store.warnings += guard.case_collisions(store, result.merged_onto, result.landed, result.changed_paths)
 
 
 def preview(store: Store, req: LandRequest, answering: Answering | None = None) -> Prepared | Landed:
@@ -173,6 +185,9 @@ def land_many(store: Store, requests: Sequence[LandRequest]) -> list[Landed | Ro
         finally:
             store.lock.release()
         store.finish(tx)
+        for found in answers:
+            if isinstance(found, Landed):
+                _warn(store, found)
         for number, req in enumerate(part):
             if answers[number] is None:
                 try:
@@ -206,9 +221,7 @@ def _publish(
     store.lock.release()
     if answer.result is not None:
         store.flush(answer.op or None)
-        from ropewalk.store import projection
-
-        store.warnings += projection.project(store)
+        store.show()
         return msgspec.json.decode(answer.result, type=Landed)
     if answer.error is not None:
         store.flush()
@@ -289,7 +302,7 @@ def _one(
         op = tx.record("land", req.agent, [Move(req.ref, target, prepared.commit)], [(prepared.commit, req.agent)],
                        key=req.key)  # fmt: skip
         tx.db.run(
-            "INSERT INTO landed VALUES (?, ?, ?, ?, ?, 0)", (prepared.commit, req.ref, req.change, op, prepared.author)
+            "INSERT OR REPLACE INTO landed VALUES (?, ?, ?, ?, ?, 0)", (prepared.commit, req.ref, req.change, op, prepared.author)
         )
         tx.db.run_many(
             "INSERT INTO land_paths VALUES (?, ?, ?, ?, ?, ?)",
@@ -344,6 +357,8 @@ def prepare(
             raise _Conflicted(merged, base.commit, target)
         tree, settled = _resolve(store, req, merged, answering, base.commit, target)
         decided += settled + [c.path for c in merged.conflicts]
+        # what git merged beside the conflicts is only loose so far
+        merge.adopt(objects, tree, (change.tree, target_tree))
     elif answering is not None:
         raise CasMismatchError(
             "the change merges cleanly now, so the resolution has nothing to resolve",

@@ -94,8 +94,8 @@ class Base(NamedTuple):
 def find_base(store: Store, ref: str, head: str, change: str, *, allow_reland: bool) -> Base:
     """Gives the newest ancestor of a change that is on the target or was itself landed on it.
 
-    `E_LAND_MISMATCH` when the change holds a land that was undone (unless `allow_reland`), or has no history
-    in common with the target; `E_SHALLOW` when that history was cut off.
+    `E_LAND_MISMATCH` when the change holds a land that is no longer on the target (unless `allow_reland`), or
+    has no history in common with it; `E_SHALLOW` when that history was cut off.
     """
     heap = [(-store.objects.commit(change).committer.at, change)]
     seen = {change}
@@ -104,19 +104,19 @@ def find_base(store: Store, ref: str, head: str, change: str, *, allow_reland: b
         _, oid = heapq.heappop(heap)
         if is_on(store, oid, head):
             return Base(oid, tuple(own))
-        row = store.db.row(
-            "SELECT landed, undone FROM landed WHERE change = ? AND ref = ? ORDER BY op DESC LIMIT 1", (oid, ref)
-        )
-        if row is not None and not allow_reland:
-            if row[1]:
-                raise LandMismatchError(
-                    f"{oid[:12]} was landed as {row[0][:12]} and undone",
-                    hint="land it again on purpose with --allow-reland",
-                    reason="undone",
-                    change=oid,
-                    landed=row[0],
-                )
+        # an undo takes a land off, and so does a ref that is moved back by hand
+        rows = store.db.rows("SELECT landed FROM landed WHERE change = ? AND ref = ?", (oid, ref))
+        lands = [str(row[0]) for row in rows]
+        if any(is_on(store, landed, head) for landed in lands):
             return Base(oid, tuple(own))
+        if lands and not allow_reland:
+            raise LandMismatchError(
+                f"{oid[:12]} was landed as {lands[0][:12]} and undone",
+                hint="land it again on purpose with --allow-reland",
+                reason="undone",
+                change=oid,
+                landed=lands[0],
+            )
         own.append(oid)
         for parent in store.objects.commit(oid).parents:
             if parent not in seen:

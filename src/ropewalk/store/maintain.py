@@ -60,16 +60,20 @@ def maintenance(store: Store, *, wait: bool) -> Iterator[bool]:
 
 
 def checkpoint_if_due(store: Store) -> None:
-    """Checkpoints when the journal passed 20,000 objects or 64 MiB; leaves it to another who is at it."""
+    """Checkpoints when the journal passed 20,000 objects or 64 MiB, and puts more than 32 packs into one (A13).
+
+    Leaves it to another who is at it.
+    """
     row = store.db.row("SELECT count(*), sum(length(packed)) FROM object_journal")
     count, size = (int(row[0]), int(row[1] or 0)) if row else (0, 0)
-    if count < JOURNAL_OBJECTS and size < JOURNAL_BYTES:
+    due = count >= JOURNAL_OBJECTS or size >= JOURNAL_BYTES
+    if not due and len(packs(store)) <= PACKS_MAX:
         return
     with maintenance(store, wait=False) as mine:
-        if mine:
+        if mine and due:
             checkpoint(store)
-            if len(packs(store)) > PACKS_MAX:
-                consolidate(store)
+        if mine and len(packs(store)) > PACKS_MAX:
+            consolidate(store)
 
 
 def checkpoint(store: Store) -> int:

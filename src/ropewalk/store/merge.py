@@ -18,6 +18,7 @@ from ropewalk.core.errors import BusyError, InternalError
 from ropewalk.core.ids import EMPTY_TREE
 from ropewalk.core.process import ChildTimeout, git_env, git_program, run
 from ropewalk.store import trees
+from ropewalk.store.loose import Damaged
 from ropewalk.store.objects import Objects, Person
 from ropewalk.store.trees import TREE, Entry
 
@@ -154,7 +155,10 @@ def merge_ort(objects: Objects, base: str, ours: str, theirs: str, *, timeout: f
             for path in sorted({p for m in messages if m.kind.startswith("CONFLICT") for p in m.paths})
         )
     if done.code == 0:
-        adopt(objects, tree, (ours, theirs))
+        try:
+            adopt(objects, tree, (ours, theirs))
+        except Damaged:
+            return merge_ort(objects, base, ours, theirs, timeout=timeout)
     return Merged(tree, "ort", conflicts, messages, one, two)
 
 

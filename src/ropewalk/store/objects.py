@@ -16,7 +16,7 @@ from ropewalk.core.errors import NotFoundError, StoreCorruptError
 from ropewalk.core.ids import EMPTY_TREE
 from ropewalk.core.process import ObjectChild
 from ropewalk.store import trees
-from ropewalk.store.loose import Damaged, LooseStore, NewObject
+from ropewalk.store.loose import Damaged, LooseStore, NewObject, inflate
 
 _TREE_ENTRIES, _COMMITS = 400_000, 50_000
 _PERSON = re.compile(rb"(?P<name>.*?) ?<(?P<mail>[^>]*)> (?P<time>-?\d+) (?P<zone>[-+]\d+)\Z", re.DOTALL)
@@ -226,9 +226,18 @@ class Objects:
         return taken
 
     def adopt(self, oid: str) -> None:
-        """Notes an object that git wrote for us (a merge's result) for the journal."""
+        """Notes an object that git wrote for us (a merge's result) for the journal.
+
+        Raises `Damaged`, after it removed the file, when it is not whole.
+        """
         packed = self.loose.read_packed(oid)
         if packed is not None:
+            try:
+                inflate(packed, oid)
+            except Damaged:
+                # git took a damaged file for the object and wrote nothing over it (A3)
+                self.loose.unlink(oid)
+                raise
             self.new[oid] = NewObject(oid, "", packed)
 
 

@@ -56,6 +56,8 @@ def project(store: Store) -> list[str]:
         fcntl.flock(fd, fcntl.LOCK_EX)
         shown = read_shown(store)
         rows = _pending(store, shown)
+        if rows:
+            store.flush(max(op for _, _, op in rows))  # another's operation may be here before its own sync
         return _project(store, shown, rows) if rows else []
     except OSError as error:
         raise os_error(error, "projection of refs") from None
@@ -94,10 +96,15 @@ def _project(store: Store, shown: Shown, rows: list[tuple[str, str | None, int]]
         if found == target and (target is None or os.path.isfile(f"{repo}/{name}")):
             continue
         if found is not None and found != target and not store.gave_ref(name, found):
-            foreign.append((name, found))
-            warnings.append(f"{name} was moved to {found} without ropewalk; kept under refs/ropewalk/foreign/")
+            if store.objects.packed(found) is None:
+                warnings.append(f"{name} was set to {found} without ropewalk, which does not exist")
+            else:
+                foreign.append((name, found))
+                warnings.append(f"{name} was moved to {found} without ropewalk; kept under refs/ropewalk/foreign/")
         if target is None:
-            _remove(repo, name, folders)
+            if not _remove(repo, name, folders):
+                waiting.append(name)
+                warnings.append(f"packed-refs is locked by a git process; repo.git shows {name} until later")
             continue
         try:
             _put(repo, name, target, folders)
@@ -206,7 +213,8 @@ def _prune(folder: str) -> None:
             return
 
 
-def _remove(repo: str, name: str, folders: set[str]) -> None:
+def _remove(repo: str, name: str, folders: set[str]) -> bool:
+    """Removes a ref; gives False when it stays in `packed-refs`, because that is locked."""
     path = f"{repo}/{name}"
     try:
         os.unlink(path)
@@ -223,6 +231,7 @@ def _remove(repo: str, name: str, folders: set[str]) -> None:
             break
         folders.discard(folder)
         folder = os.path.dirname(folder)
+    return name not in packed_refs(repo)
 
 
 def park(store: Store, name: str) -> None:

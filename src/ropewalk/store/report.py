@@ -264,6 +264,8 @@ def apply(
         # a folder that stands there is the other side's, and stays unless this path becomes a file
         if entry is not None or (present is not None and present[0] != trees.TREE):
             edit.set(path, entry)
+        if entry is not None and present is not None and present[0] == trees.TREE:
+            decided += [inner for inner, _ in trees.walk(store.objects, present[1].hex(), path + b"/")]
     suffixes = tuple(b"~" + label.encode("ascii") for label in (merged.ours_label, merged.theirs_label))
     for path, _ in trees.walk(store.objects, merged.tree) if any(k in _kind_text(merged) for k in ("file/dir", "distinct")) else ():
         if path.endswith(suffixes):

@@ -160,11 +160,17 @@ class Store:
         An exception inside records nothing. The answer to the caller is durable when this returns.
         """
         self.lock.acquire(self.lock_wait)
+        lost = False
         try:
             with self.begun() as tx:
                 yield tx
+        except RopewalkError as error:
+            lost = error.exit == 3
+            raise
         finally:
             self.lock.release()
+            if lost:
+                self.flush()  # a lost race tells of what another wrote and may not have synced yet (A15)
         self.finish(tx)
 
     @contextmanager
@@ -185,17 +191,27 @@ class Store:
     def finish(self, tx: Transaction) -> None:
         """Makes a committed transaction durable and visible to stock git, and tidies up when it is time."""
         self.flush(tx.last_op)
-        self.warnings += projection.project(self)
-        if self.db.wal_pages > WAL_PAGES and self.lock.try_acquire():
-            # an early checkpoint lets the log start over in blocks it has, where a sync has no file size to write
-            try:
-                self.db.checkpoint()
-            finally:
-                self.lock.release()
-        if tx.journalled and tx.journal_seq % 1024 < tx.journalled:
-            from ropewalk.store import maintain
+        self.show()
+        try:
+            if self.db.wal_pages > WAL_PAGES and self.lock.try_acquire():
+                # an early checkpoint lets the log start over in blocks it has, where a sync has no file size to write
+                try:
+                    self.db.checkpoint()
+                finally:
+                    self.lock.release()
+            if tx.journalled and tx.journal_seq % 1024 < tx.journalled:
+                from ropewalk.store import maintain
 
-            maintain.checkpoint_if_due(self)
+                maintain.checkpoint_if_due(self)
+        except RopewalkError as error:
+            self.warnings.append(f"the write is done, but the store was not tidied after it: {error.message}")
+
+    def show(self) -> None:
+        """Lets stock git see the refs; what can't be shown now is a warning, because the write itself is on disk."""
+        try:
+            self.warnings += projection.project(self)
+        except RopewalkError as error:
+            self.warnings.append(f"repo.git shows the refs' new values later: {error.message}")
 
     # durability
 
