@@ -86,7 +86,7 @@ class Server:
         """Writes a request and gives its result; `Unusable` for an error of the protocol."""
         number = self.ask(method, params)
         answer: Any = {"method": ""}
-        while isinstance(answer, dict) and "method" in answer:  # what the server says unasked
+        while isinstance(answer, dict) and "method" in answer and "id" not in answer:  # said unasked
             try:
                 answer = json.loads(self._line())
             except ValueError as error:
