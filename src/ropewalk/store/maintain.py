@@ -87,7 +87,13 @@ def checkpoint(store: Store) -> int:
     store.flush()
     ids: list[str] = []
     if count:
-        ids = _pack_journal(store, top, count)
+        try:
+            ids = _pack_journal(store, top, count)
+        except StoreIOError:
+            # git compares with what is loose, and ends at a damaged file
+            if not _mend_loose(store, top):
+                raise
+            ids = _pack_journal(store, top, count)
     with store.lock_held():
         if top:
             store.db.run("BEGIN IMMEDIATE")
@@ -98,6 +104,22 @@ def checkpoint(store: Store) -> int:
     for oid in ids:
         store.objects.loose.unlink(oid)
     return count
+
+
+def _mend_loose(store: Store, top: int) -> int:
+    """Writes damaged loose files again from the journal and gives how many there were."""
+    last = mended = 0
+    while rows := store.db.rows(
+        "SELECT seq, id, packed FROM object_journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT 500", (last, top)
+    ):
+        for seq, oid, packed in rows:
+            last = seq
+            try:
+                store.objects.loose.read(oid)
+            except Damaged:
+                store.objects.loose.put(oid, packed)
+                mended += 1
+    return mended
 
 
 def _pack_journal(store: Store, top: int, count: int) -> list[str]:
@@ -132,7 +154,10 @@ def _pack_journal(store: Store, top: int, count: int) -> list[str]:
         child.kill()
         raise StoreIOError(f"the object journal is damaged: {error}", hint="run `rw verify --deep`") from None
     finally:
-        child.stdin.close()
+        try:
+            child.stdin.close()
+        except BrokenPipeError:
+            pass  # git ended early and says why
         child.stdin = None
         out, err = child.communicate(timeout=600)
     if child.returncode != 0:
