@@ -17,6 +17,13 @@ from ropewalk.operations.registry import Operation
 
 HERE = Path(__file__).parent
 NOTE = "<!-- Written by docs/build.py from the code; edit that instead. -->\n"
+OBJECTS = {
+    "Change": "[change](commit-and-land.md#the-change-list)",
+    "Content": "[content](commit-and-land.md#the-change-list)",
+    "Resolution": "[resolution](commit-and-land.md#resolution)",
+    "Fence": "`{ref, id}`: a ref that must still be at an id",
+    "RefMoveEntry": "`{name, expect, target}`",
+}
 FAMILY_TITLES = {
     "care": "Making a store and looking after it",
     "publish": "Commit and land",
@@ -102,6 +109,8 @@ def kind(value: Any) -> str:
         return " \\| ".join(str(a) for a in args)
     if args:
         return " \\| ".join(dict.fromkeys(kind(a) for a in args))
+    if value.__name__ in OBJECTS:
+        return OBJECTS[value.__name__]
     return {"str": "text", "int": "number", "float": "number", "bool": "yes/no"}.get(value.__name__, value.__name__)
 
 
@@ -120,17 +129,17 @@ def default(field: Any) -> str:
         return " (required)"
     if field.default in (None, False, msgspec.NODEFAULT) or field.default is msgspec.NODEFAULT:
         return ""
-    return f" ({field.default})"
+    return f" ({field.default:g})" if isinstance(field.default, float) else f" ({field.default})"
 
 
 def mcp() -> str:
     """Gives the table of MCP tools."""
     lines = ["# MCP tools\n", NOTE]
-    lines.append(
-        "`rw mcp` serves the operations below over stdio. Profile `core` (the default) has those marked with a"
-    )
-    lines.append("star, `--profile full` all of them. Each tool takes the fields of its command in the")
-    lines.append("[reference](reference.md) and answers with the same envelope as `structuredContent`, errors too.\n")
+    lines += [
+        "`rw mcp` serves the operations below over stdio ([how to set it up](mcp-setup.md)). Profile `core`, the",
+        "default, lists those with a star, `--profile full` all of them. Each tool takes the fields of its command in",
+        "the [reference](reference.md) and answers with the same envelope as `structuredContent`, errors too.\n",
+    ]
     lines += ["| tool | core | writes | what it does |", "|---|---|---|---|"]
     for operation in sorted(registry.everything(), key=lambda o: (not o.core, o.tool)):
         star, writes = "★" if operation.core else "", "yes" if operation.writes else ""
@@ -148,13 +157,13 @@ def errors() -> str:
     for error in all_errors():
         text = " ".join((error.__doc__ or "").split())
         retry = "yes" if error.retryable else ""
-        lines.append(
-            f"| {error.exit} | `{error.code}` | {retry} | {text} | {error.hint_template.replace('|', chr(92) + '|')} |"
-        )
-    lines.append(
-        "\nExit 10 means that the command worked (`ok` is true) and a check found something: `verify`, `repair`,"
-    )
-    lines.append("failed tasks of a run. Exit 130: stopped by the user.")
+        hint = error.hint_template.replace("|", "\\|")
+        lines.append(f"| {error.exit} | `{error.code}` | {retry} | {text} | {hint} |")
+    lines += [
+        "\nExit 10 means that the command worked (`ok` is true) and found something: problems in the store, paths in",
+        "conflict after `ws rebase`, tasks of a run that did not land. Exit 130: stopped by the user.\n",
+        "What to do about a message: [troubleshooting](troubleshooting.md).",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -165,7 +174,7 @@ def configuration() -> str:
     lines.append("`rw config show` prints what is in force and where it comes from.\n")
     lines += ["| setting | variable | default | meaning |", "|---|---|---|---|"]
     for setting in config.SETTINGS:
-        shown = "" if setting.default is None else f"`{setting.default}`"
+        shown = "" if setting.default is None else f"`{setting.default}`".replace(".0`", "`")
         lines.append(f"| `{setting.name}` | `{setting.variable}` | {shown} | {setting.purpose} |")
     return "\n".join(lines) + "\n"
 
