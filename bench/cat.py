@@ -53,7 +53,7 @@ def main() -> int:
             "git cat-file, packed": (["git", f"--git-dir={packed}/repo.git", "cat-file", "-p", path], env),
         }
         times: dict[str, list[float]] = {name: [] for name in ways}
-        for name, (argv, variables) in ways.items():
+        for argv, variables in ways.values():
             timed(argv, variables, at)  # the first run reads the disk and writes byte code
         for _ in range(runs):
             for name, (argv, variables) in ways.items():

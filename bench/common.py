@@ -64,7 +64,8 @@ def rw_command() -> list[str]:
 
 def text(number: int, size: int, salt: str = "") -> str:
     """Gives a file's text of about `size` bytes; every line is its own."""
-    lines, length = [], 0
+    lines: list[str] = []
+    length = 0
     while length < size:
         lines.append(f"def f_{number}_{len(lines)}(value):  # {salt}\n")
         length += len(lines[-1])

@@ -19,6 +19,11 @@ def resident(pid: int) -> float:
         return next(int(line.split()[1]) for line in file if line.startswith("VmRSS")) / 1024
 
 
+def times(figure: dict[str, float], base: dict[str, float], name: str) -> str:
+    """Gives how many times the base a figure is."""
+    return f"{figure[name] / base[name]:.1f}x"
+
+
 def main() -> int:
     """Runs what the command line asks for."""
     parser = common.arguments(__doc__)
@@ -57,7 +62,7 @@ def main() -> int:
         f"a server process, median of {runs}",
         ("process", "start ms", "of python", "MB", "of python"),
         [
-            (n, f["start_ms"], f"{f['start_ms'] / base['start_ms']:.1f}x", f["resident_mb"], f"{f['resident_mb'] / base['resident_mb']:.1f}x")
+            (n, f["start_ms"], times(f, base, "start_ms"), f["resident_mb"], times(f, base, "resident_mb"))
             for n, f in figures.items()
         ],
     )  # fmt: skip

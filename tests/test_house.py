@@ -13,6 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ropewalk.core.errors import RopewalkError
+
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "ropewalk"
 SOURCES = sorted(SRC.rglob("*.py"))
@@ -121,11 +123,9 @@ def test_the_table_of_families_is_what_the_modules_register() -> None:
 
 
 def test_every_error_has_its_own_code_and_an_exit_code() -> None:
-    from ropewalk.core import errors
-
     for path in SOURCES:
         importlib.import_module("ropewalk." + name(path)[:-3].replace("/", ".").removesuffix(".__init__"))
-    classes = all_below(errors.RopewalkError)
+    classes = all_below(RopewalkError)
     codes = [c.code for c in classes]
     assert len(codes) == len(set(codes)), sorted(c for c in codes if codes.count(c) > 1)
     for one in classes:
@@ -139,9 +139,12 @@ def test_every_error_has_its_own_code_and_an_exit_code() -> None:
         assert not [code for code in codes if f"`{code}`" not in text], "not in docs/errors.md"
 
 
-def all_below(base: type) -> list[type]:
-    """Gives all classes below a class."""
-    return [c for direct in base.__subclasses__() for c in [direct, *all_below(direct)]]
+def all_below(base: type[RopewalkError]) -> list[type[RopewalkError]]:
+    """Gives all classes below a class of errors."""
+    found: list[type[RopewalkError]] = []
+    for direct in base.__subclasses__():
+        found += [direct, *all_below(direct)]
+    return found
 
 
 def test_requests_and_responses_are_frozen() -> None:
