@@ -87,7 +87,11 @@ def test_a_script_that_can_not_be_used_ends_with_2(folder: Path, calls: Any, wor
 
 
 def test_a_server_that_can_not_be_used_ends_with_2(folder: Path) -> None:
-    for server, words in (("no-such-program", "can't be started"), ("false", "the server "), ("cat", "initialize failed")):
+    for server, words in (
+        ("no-such-program", "can't be started"),
+        ("false", "the server "),
+        ("cat", "initialize failed"),
+    ):
         code, answers, said = client(folder, [{"tool": "info"}], "--", server)
         assert code == 2 and words in said and not answers, (server, said)
 
