@@ -112,6 +112,7 @@ def pytest_configure(config: pytest.Config) -> None:
     path = os.environ.get("PYTHONPATH", "")
     if source not in path.split(os.pathsep):
         os.environ["PYTHONPATH"] = f"{source}{os.pathsep}{path}".rstrip(os.pathsep)
+    if source not in sys.path:
         sys.path.insert(0, source)
     sys.addaudithook(_only_loopback)
 
