@@ -27,6 +27,7 @@ _EXIT = re.compile(r"\s+# exit (\d+)$")
 _VARIES = [
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "UUID"),
     (re.compile(r"\b[0-9a-f]{40}\b"), "ID"),
+    (re.compile(r"\b\d{8}-\d{6}-[0-9a-f]{4}\b"), "RUN"),
     (re.compile(r"\b[0-9a-f]{7,12}\b"), "SHORT"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "TIME"),
     (re.compile(r'"(elapsed_ms|at|created_at|seconds|bytes_on_disk)":[0-9.]+'), r'"\1":N'),

@@ -219,6 +219,30 @@ def _ws_land(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _run(result: dict[str, Any]) -> list[str]:
+    counts = ", ".join(f"{result[name]} {name}" for name in ("landed", "failed", "blocked", "stopped"))
+    lines = [f"run {result['id']} is {result['state']}: {counts} in {result['seconds']} s"]
+    width = max((len(t["id"]) for t in result["tasks"]), default=0)
+    for t in result["tasks"]:
+        what = (t.get("landed") or "")[:12] or t.get("reason", "")
+        lines.append(f"  {t['state']:<7} {t['id']:<{width}} {t.get('agent', '')} {what}".rstrip())
+        if t.get("workspace"):
+            lines.append(f"          its work is in the workspace {t['workspace']}")
+    if result["landed"]:
+        lines.append(f"see it:   rw diff {result['base'][:12]} {result['ref']} --human")
+    if result.get("branch"):
+        lines.append(f"merge it: git merge {result['branch']}")
+    return lines
+
+
+def _runs(result: dict[str, Any]) -> list[str]:
+    lines = []
+    for r in result["runs"]:
+        what = f"{r['landed']} of {r['tasks']} landed on {r['ref']}"
+        lines.append(f"{r['id']} {when(r['started_at'])} {r['state']:<8} {what}")
+    return lines
+
+
 def _more(result: dict[str, Any], option: str) -> list[str]:
     """Gives a line that says where a page that was cut goes on."""
     return [f"… go on with {option} {result['next']}"] if result.get("truncated") else []
@@ -249,6 +273,9 @@ _SPECIAL: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "ref move": _moves,
     "op undo": _moves,
     "op show": _op,
+    "run": _run,
+    "runs show": _run,
+    "runs list": _runs,
     "ws list": _workspaces,
     "ws status": _ws_status,
     "ws land": _ws_land,
