@@ -11,8 +11,8 @@ DOC_TESTS := $(wildcard tests/docs) tests/test_house.py tests/test_layers.py
 
 .PHONY: demo test test-full check format bench lock debian clean
 
-demo: .venv/run.stamp  ## a store, a few agents, a conflict and its resolution, in a temporary folder
-	@$(BIN)/rw demo
+demo: .venv/run.stamp  ## agents at once on a sample project, a conflict, a killed land, in a temporary folder
+	@$(BIN)/rw demo --human
 
 test: debian .venv/dev.stamp  ## all tests but the slow ones
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow"
