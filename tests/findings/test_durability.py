@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
-from storekit import MAIN, SRC, STOCK, Kit, child_env, lines, put, stock
 
 from ropewalk.core.errors import BusyError, InvalidError, RopewalkError, StoreCorruptError, StoreIOError
 from ropewalk.store import changes, loose, maintain, oplog, projection, refs
 from ropewalk.store.store import Store
 from ropewalk.store.trees import FILE
+from storekit import MAIN, SRC, STOCK, Kit, child_env, lines, put, stock
 
 
 def blob_of(kit: Kit, path: bytes) -> str:
@@ -264,6 +264,17 @@ def test_A18_our_own_collection_works_on_a_repository_that_keeps_everything(kit:
     assert kit.files(alone)
     assert kit.stock("config", "extensions.preciousObjects") == "true"
     kit.fsck()
+
+
+def test_S22_what_killed_writers_left_half_written_is_swept_by_a_collection(kit: Kit) -> None:
+    """An old file goes; a fresh one may be a living writer's."""
+    kit.first(put("f", "f\n"))
+    folder = Path(kit.repo, "objects")
+    for name, age in (("tmp_rw_1_2_3", 7200), ("tmp_obj_x", 7200), ("tmp_rw_9_9_9", 10)):
+        (folder / name).write_bytes(b"half")
+        os.utime(folder / name, (time.time() - age, time.time() - age))
+    maintain.collect(kit.store)
+    assert [n for n in os.listdir(folder) if n.startswith("tmp_")] == ["tmp_rw_9_9_9"]
 
 
 # A20, A21, A23

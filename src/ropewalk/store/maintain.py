@@ -10,6 +10,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from ropewalk.store.loose import Damaged, inflate, sync_folder
 from ropewalk.store.store import JOURNAL_BYTES, JOURNAL_OBJECTS, Store
 
 PACKS_MAX = 32
+_LEFTOVER_SECONDS = 3600
 _PACK_TYPES = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 
 
@@ -280,6 +282,7 @@ def collect(store: Store) -> Collected:
     with maintenance(store, wait=True):
         before, size = len(packs(store)), disk_bytes(store.layout.root)
         packed = checkpoint(store)
+        _sweep(store.objects.loose.folder)
         if len(packs(store)) > 1:
             consolidate(store)
         derive(store)
@@ -289,6 +292,17 @@ def collect(store: Store) -> Collected:
             except apsw.BusyError:
                 pass
         return Collected(packed, before, len(packs(store)), size, disk_bytes(store.layout.root))
+
+
+def _sweep(folder: str) -> None:
+    """Removes what killed writers left half written; a living one holds such a file for moments."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        try:
+            if name.startswith("tmp_") and time.time() - os.stat(path).st_mtime > _LEFTOVER_SECONDS:
+                os.unlink(path)
+        except FileNotFoundError:
+            pass
 
 
 def backup(store: Store, folder: str) -> int:
