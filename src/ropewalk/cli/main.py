@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ropewalk.operations.envelope import Reply
 
 GROUPS = ("ref", "op", "git", "ws", "blob", "derive", "runs", "config")
+MAX_INPUT = 256 << 20
 SPECIAL = ("mcp", "completion", "version", "help")
 
 
@@ -157,7 +158,6 @@ def make_context(store: str | None, agent: str | None, *, alone: bool = False) -
         env=env,
         progress=None if alone else _progress,
         data_home=config.folder(settings["data_home"], home),
-        state_home=config.folder(settings["state_home"], home),
         settings=settings,
     )
 
@@ -179,13 +179,17 @@ def _person() -> str | None:
 
 def read_input(path: str) -> bytes:
     """Gives the bytes of a file named on the command line, `-` for standard input; pipes are read, too."""
-    if path == "-":
-        return sys.stdin.buffer.read()
     from ropewalk.core.errors import InvalidError, NotFoundError
 
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        if path == "-":
+            data = sys.stdin.buffer.read(MAX_INPUT + 1)
+        else:
+            with open(path, "rb") as file:
+                data = file.read(MAX_INPUT + 1)
+        if len(data) > MAX_INPUT:
+            raise InvalidError(f"{path!r} is longer than {MAX_INPUT >> 20} MiB", hint="name large contents as files")
+        return data
     except FileNotFoundError:
         raise NotFoundError(f"there is no file {path!r}", hint="give a file, or - for standard input", path=path) from None
     except (OSError, ValueError) as error:

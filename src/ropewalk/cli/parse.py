@@ -147,6 +147,8 @@ def request(operation: Operation, words: list[str], read: Callable[[str], bytes]
     if command.rest and "--" in words:
         at = words.index("--")
         words, rest = words[:at], words[at + 1 :]
+        if words[-1:] == [f"--{command.rest}"]:
+            words = words[:-1]
     made = parser(operation)
     found = vars(made.parse_args(words) if "--" in words else made.parse_intermixed_args(words))
     output = Globals(

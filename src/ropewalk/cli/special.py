@@ -217,11 +217,10 @@ def _raw(context: Context, rev: str, path: str) -> int:
     """Prints a file's bytes and nothing else."""
     from ropewalk.cli.main import write
     from ropewalk.core.errors import os_error
-    from ropewalk.core.ids import path_bytes
     from ropewalk.store import history
 
     try:
-        data = history.raw(context.store, rev, path_bytes(path))
+        data = history.raw(context.store, rev, path)
     except RopewalkError:
         raise
     except OSError as error:

@@ -49,7 +49,6 @@ SETTINGS: tuple[Setting, ...] = (
         "how long a writer waits for the writer lock before it answers E_BUSY",
     ),
     Setting("data_home", "path", "~/.local/share", "XDG_DATA_HOME", None, "below it are workspaces made without --dir"),
-    Setting("state_home", "path", "~/.local/state", "XDG_STATE_HOME", None, "below it is what outlives a store"),
 )
 
 MAX_SECONDS = 86_400.0

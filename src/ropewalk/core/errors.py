@@ -212,6 +212,7 @@ class StoreIOError(RopewalkError):
 
     code = "E_IO"
     exit = 7
+    hint_template = "check the disk, and the owner and the mount of what was read or written"
 
 
 class NoSpaceError(RopewalkError):

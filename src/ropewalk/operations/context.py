@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from ropewalk.core import config
-from ropewalk.core.errors import IdentityRequiredError
+from ropewalk.core.errors import IdentityRequiredError, InvalidError
 from ropewalk.core.ids import check_agent
 from ropewalk.store import layout
 from ropewalk.store.changes import read_disk_file
@@ -93,7 +93,9 @@ class Context:
         return None if self._agent is None else check_agent(self._agent)
 
     def path(self, path: str) -> str:
-        """Gives a path of the request below the caller's working folder."""
+        """Gives a path of the request below the caller's working folder; `E_INVALID` for what no path can be."""
+        if "\0" in path:
+            raise InvalidError("a path holds a NUL byte", path=path)
         return os.path.normpath(os.path.join(self.cwd, path))
 
     def read_file(self, path: str) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any
 
 import apsw
 
-from ropewalk.core.errors import BusyError, NoSpaceError, RopewalkError, StoreCorruptError, StoreIOError
+from ropewalk.core.errors import BusyError, InvalidError, NoSpaceError, RopewalkError, StoreCorruptError, StoreIOError
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -129,6 +129,8 @@ def typed(operation: str) -> Iterator[None]:
         yield
     except RopewalkError:
         raise
+    except UnicodeEncodeError as error:
+        raise InvalidError(f"{error.object!a:.100} is not UTF-8", hint="names and revisions are UTF-8 text") from None
     except (apsw.CorruptError, apsw.NotADBError, apsw.FormatError) as error:
         raise StoreCorruptError(f"store.db is damaged: {error}", file="store.db") from None
     except apsw.FullError as error:
