@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from .tracing import command, draw, environment, kill_points, run_killed, traced_calls
+from .tracing import Point, command, draw, environment, points, strike
 
 AGENT = ("--as", "killed/one")
 
@@ -21,7 +21,7 @@ class Template(NamedTuple):
 
     root: Path
     changes: list[str]
-    points: list[tuple[str, int]]
+    points: list[Point]
 
 
 def rw(store: Path, *words: str, ok: bool = True) -> dict[str, Any]:
@@ -50,11 +50,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
     rw(root, "land", change(root, folder, "src/first.py", "first\n", base), *AGENT)
     traced = folder / "traced"
     shutil.copytree(root, traced)
-    log = folder / "trace"
-    traced_calls(command("--store", str(traced), "land", changes[0], "--onto", "main", *AGENT), folder, log)
-    points = kill_points(log, str(traced))
-    assert len(points) > 20, points
-    return Template(root, changes, points)
+    argv = command("--store", str(traced), "land", changes[0], "--onto", "main", *AGENT)
+    found = points(argv, folder, environment(), str(traced))
+    assert len(found) > 20, found
+    return Template(root, changes, found)
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -65,8 +64,8 @@ def test_a_killed_land_is_there_once_after_a_rerun(template: Template, tmp_path:
     first, second = template.changes
     land = ("land", first, "--onto", "main", "--key", key, *AGENT)
     point = draw(template.points, seed)
-    hit = run_killed(command("--store", str(store), *land), tmp_path, point)
-    assert hit, f"the land was not killed at {point}"
+    struck = strike(command("--store", str(store), *land), tmp_path, environment(), point, "signal=KILL")
+    assert struck.killed, f"the land was not killed at {point}"
 
     # the next command of anybody works at once, with no manual step
     assert rw(store, "land", second, "--onto", "main", *AGENT)["result"]["status"] == "landed"
