@@ -35,8 +35,9 @@ def source(folder: Path, env: dict[str, str]) -> Path:
         return done.returncode == 0
 
     assert git("init", "--quiet", "--bare", "--initial-branch=trunk", str(made), where=folder)
-    # a shallow or missing history is refused here, as it would be by the import
-    if git("fetch", "--quiet", "--no-tags", str(ROOT), "HEAD:refs/heads/trunk") and not (made / "shallow").exists():
+    # git takes no branch from a shallow clone, and says so with the exit code of success
+    git("fetch", "--quiet", "--no-tags", str(ROOT), "HEAD:refs/heads/trunk")
+    if git("rev-parse", "--quiet", "--verify", "refs/heads/trunk") and not (made / "shallow").exists():
         return made
     shutil.rmtree(made)
     work = folder / "work"
