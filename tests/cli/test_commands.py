@@ -75,8 +75,15 @@ def test_a_command_names_fields_that_exist(operation: registry.Operation) -> Non
         if name in command.files or name in command.hidden:
             continue
         inner = parse.plain_type(field.type)
-        plain = inner in (str, int, float, bool) or parse.number_type(inner) or "Literal" in str(inner) or "list[str]" in str(inner)
-        plain = plain or (getattr(inner, "__origin__", None) is list and parse.plain_type(inner.__args__[0]) in (str, int))
+        plain = (
+            inner in (str, int, float, bool)
+            or parse.number_type(inner)
+            or "Literal" in str(inner)
+            or "list[str]" in str(inner)
+        )
+        plain = plain or (
+            getattr(inner, "__origin__", None) is list and parse.plain_type(inner.__args__[0]) in (str, int)
+        )
         assert plain, f"{operation.name}: {name} can't be given on a command line: {inner}"
         assert inner is not bool or field.default is False, f"{operation.name}: {name} can't be switched off"
 
@@ -219,7 +226,9 @@ def test_raw_gives_the_bytes(folder: Path) -> None:
 
 
 def _follower(folder: Path, *words: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([*RW, "op", "log", "--follow", *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [*RW, "op", "log", "--follow", *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def _line(process: subprocess.Popen[bytes]) -> Any:

@@ -39,7 +39,12 @@ def offers(folder: Path, *words: str) -> list[str]:
 
 
 def test_commands_groups_and_options(folder: Path) -> None:
-    assert set(offers(folder, "")) == {n.split(" ")[0] for n in registry.names()} | {"mcp", "completion", "version", "help"}
+    assert set(offers(folder, "")) == {n.split(" ")[0] for n in registry.names()} | {
+        "mcp",
+        "completion",
+        "version",
+        "help",
+    }
     assert offers(folder, "la") == ["land"]
     assert offers(folder, "ref", "") == ["delete", "list", "move", "set"]
     assert offers(folder, "help", "ref", "s") == ["set"]
@@ -51,14 +56,23 @@ def test_commands_groups_and_options(folder: Path) -> None:
 
 
 def test_refs_are_offered_where_a_revision_is_wanted(folder: Path) -> None:
-    for words in (["land", ""], ["land", "--onto", ""], ["ref", "delete", ""], ["log", ""], ["cat", ""], ["rebase", ""]):
+    for words in (
+        ["land", ""],
+        ["land", "--onto", ""],
+        ["ref", "delete", ""],
+        ["log", ""],
+        ["cat", ""],
+        ["rebase", ""],
+    ):
         assert offers(folder, *words) == ["feature-x", "main"], words
     assert offers(folder, "--store", ".ropewalk", "land", "f") == ["feature-x"]
     assert offers(folder, "commit", "--message", "") == []
 
 
 def test_workspaces_are_offered(folder: Path) -> None:
-    made = subprocess.run([*RW, "ws", "create", "one", "--dir", "ws-one", "--as", "test/one"], cwd=folder, capture_output=True)
+    made = subprocess.run(
+        [*RW, "ws", "create", "one", "--dir", "ws-one", "--as", "test/one"], cwd=folder, capture_output=True
+    )
     assert made.returncode == 0, made
     assert offers(folder, "ws", "delete", "") == ["one"]
 
@@ -70,7 +84,8 @@ def test_nothing_is_offered_or_printed_without_a_store(tmp_path: Path) -> None:
 
 
 SHELLS = {
-    "bash": 'source <(rw completion bash); COMP_WORDS=(rw land --onto f); COMP_CWORD=3; _ropewalk; echo "${COMPREPLY[@]}"',
+    "bash": "source <(rw completion bash); COMP_WORDS=(rw land --onto f); COMP_CWORD=3; _ropewalk;"
+    ' echo "${COMPREPLY[@]}"',
     "zsh": "autoload -U compinit; compinit -u -D; source <(rw completion zsh); words=(rw land --onto f); CURRENT=4;"
     ' compadd() { shift; echo "${(@P)1}"; }; _ropewalk',
     "fish": "rw completion fish | source; complete -C 'rw land --onto f'",
@@ -85,5 +100,7 @@ def test_the_script_works_in_its_shell(shell: str, folder: Path) -> None:
     import os
 
     env = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
-    done = subprocess.run([program, "-c", SHELLS[shell]], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program, "-c", SHELLS[shell]], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
     assert done.stdout.split() == ["feature-x"], done

@@ -95,21 +95,28 @@ PASSES_FORM: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 
 BAD_TEXT = [
-    "", " ", "\0", "a\0b", "-", "--", "-x", "--no-such-option", "x" * 300, "x" * 5000, "y" * 200_000, "..", "../../../x",
+    "", " ", "\0", "a\0b", "-", "--", "-x", "--no-such-option", "x" * 300, "x" * 5000, "y" * 200_000, "..",
+    "../../../x",
     "/etc/passwd", "/dev/zero", "/proc/self/mem", ".git/config", "d/.GIT/hooks/x", "d/../../x", "a//b", "a/", "./a",
     "main~99999", "main^7", "main^{{tree}}", "main:a.txt", "main@{{1}}", "refs/heads/..", "refs/heads/a.lock",
-    "refs/ropewalk/x", "HEAD", "@", "@{{-1}}", "{short}", "{main}", "{blob}", "{tree}", "0" * 40, "f" * 40, "deadbeef", "zz", "1e9",
-    "é\u202eb", "\U0001f600", "\u200d.git", "base64:!!", "base64:/w==", "$(touch pwned)", "`touch pwned`", "; touch pwned",
+    "refs/ropewalk/x", "HEAD", "@", "@{{-1}}", "{short}", "{main}", "{blob}", "{tree}", "0" * 40, "f" * 40,
+    "deadbeef", "zz", "1e9",
+    "é\u202eb", "\U0001f600", "\u200d.git", "base64:!!", "base64:/w==", "$(touch pwned)", "`touch pwned`",
+    "; touch pwned",
     "%s%n", "{{}}", "nan", "null", "[]", "\n", "a\nb", "\r\n", "\x1b[31m", "(", "[", "*", "\\", "(a+)+$", "text",
 ]  # fmt: skip
 NOT_UTF8 = ["\udcff", "a\udcfe/b", "\udc80\udc81.txt"]
 BAD_VALUES: list[Any] = [
-    None, True, False, -1, 0, 1, 2**31, 2**63, -(2**63) - 1, 2**70, 1.5, -0.0, 1e300, [], [[]], [None], [1], ["main"] * 300,
-    {}, {"a": 1}, {"inline": "x", "base64": "eA=="}, {"path": "../x"}, {"from": 1}, [{"path": "a"}], [{}], [{"path": ""}],
-    [{"path": "a.txt", "op": "delete"}, {"path": "a.txt", "op": "delete"}], [{"path": "a.txt/b", "content": {"inline": "x"}}],
+    None, True, False, -1, 0, 1, 2**31, 2**63, -(2**63) - 1, 2**70, 1.5, -0.0, 1e300, [], [[]], [None], [1],
+    ["main"] * 300,
+    {}, {"a": 1}, {"inline": "x", "base64": "eA=="}, {"path": "../x"}, {"from": 1}, [{"path": "a"}], [{}],
+    [{"path": ""}],
+    [{"path": "a.txt", "op": "delete"}, {"path": "a.txt", "op": "delete"}],
+    [{"path": "a.txt/b", "content": {"inline": "x"}}],
     [{"path": "d", "content": {"inline": "x"}}], [{"path": "x", "content": {"file": "/dev/zero"}}],
     [{"path": "x", "content": {"file": "nowhere"}}], [{"path": "x", "content": {"blob": "{main}"}}],
-    [{"path": "x", "content": {"base64": "!"}}], [{"path": "x", "op": "mode", "mode": "777"}], [{"name": "m", "target": ""}],
+    [{"path": "x", "content": {"base64": "!"}}], [{"path": "x", "op": "mode", "mode": "777"}],
+    [{"name": "m", "target": ""}],
     [{"name": "a", "target": "main"}, {"name": "a/b", "target": "main"}], {"against": "main", "files": {}},
     {"against": "{main}", "files": {"a.txt": {"take": "ours", "delete": True}}}, {"first": 9, "last": 1},
 ]  # fmt: skip

@@ -19,8 +19,9 @@ from ropewalk.cli.main import main
 from ropewalk.operations import describe, registry
 
 sys.path.insert(0, str(Path(__file__).parent))
-from conftest import State, World  # noqa: E402
-from strategies import BASES, NOT_UTF8, PASSES_FORM, command_words, fill, requests, words  # noqa: E402
+from strategies import BASES, NOT_UTF8, PASSES_FORM, command_words, fill, requests, words
+
+from conftest import State, World
 
 EACH, ROUNDS = 20, 15
 PROFILE = settings(

@@ -191,9 +191,9 @@ def test_a_full_disk_is_named_and_nothing_is_lost(folder: Path, tmp_path: Path, 
 
 def test_a_damaged_store_by_mcp_keeps_the_server(folder: Path) -> None:
     (folder / ".ropewalk" / "FORMAT").write_text("garbage")
-    calls = [
-        {"jsonrpc": "2.0", "id": n, "method": "tools/call", "params": {"name": "info"}} for n in range(3)
-    ] + [{"jsonrpc": "2.0", "id": 3, "method": "ping"}]
+    calls = [{"jsonrpc": "2.0", "id": n, "method": "tools/call", "params": {"name": "info"}} for n in range(3)] + [
+        {"jsonrpc": "2.0", "id": 3, "method": "ping"}
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "ropewalk.cli.main", "mcp"],
         input=b"".join(json.dumps(c).encode() + b"\n" for c in calls),

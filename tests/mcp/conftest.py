@@ -65,7 +65,9 @@ class Client:
 
 def cli(folder: Path, *words: str) -> Any:
     """Runs a command line as a process and gives its envelope."""
-    done = subprocess.run([sys.executable, "-m", "ropewalk.cli.main", *words], cwd=folder, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "ropewalk.cli.main", *words], cwd=folder, capture_output=True, check=False
+    )
     return json.loads(done.stdout)
 
 

@@ -177,7 +177,9 @@ def test_a_conflict_and_its_resolution(start: Any, folder: Path) -> None:
 
     def change(text: str) -> str:
         changes = [{"path": "a.txt", "content": {"inline": text}}]
-        return str(client.call("commit", message=f"to {text!r}", changes=changes, parent="main~0")["result"]["changeset"])
+        return str(
+            client.call("commit", message=f"to {text!r}", changes=changes, parent="main~0")["result"]["changeset"]
+        )
 
     ours, theirs = change("one\nOURS\nthree\n"), change("one\nTHEIRS\nthree\n")
     assert client.call("land", head=theirs)["result"]["status"] == "landed"

@@ -81,7 +81,11 @@ def _offers(before: list[str], current: str) -> list[str]:
     if rest[0] in GROUPS and len(rest) == 1:
         return [n.split(" ")[1] for n in names if n.startswith(rest[0] + " ")]
     if rest[0] == "help":
-        return [n.split(" ")[len(rest) - 1] for n in names if n.split(" ")[: len(rest) - 1] == rest[1:] and n.count(" ") >= len(rest) - 1]
+        return [
+            n.split(" ")[len(rest) - 1]
+            for n in names
+            if n.split(" ")[: len(rest) - 1] == rest[1:] and n.count(" ") >= len(rest) - 1
+        ]
     if rest[0] == "completion":
         return list(SCRIPTS)
     if rest[0] == "mcp":

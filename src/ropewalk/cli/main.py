@@ -137,7 +137,8 @@ def _wanted_output(words: list[str]) -> str:
 def make_context(store: str | None, agent: str | None, *, alone: bool = False) -> Context:
     """Gives the context of this process: settings, working folder, and the person at the terminal.
 
-    With `alone` there is nobody to see progress or to be taken for the caller. Raises `E_INVALID` for a variable whose value does not fit.
+    With `alone` there is nobody to see progress or to be taken for the caller. Raises `E_INVALID` for a variable
+    whose value does not fit.
     """
     from ropewalk.core import config
     from ropewalk.operations.context import Context
@@ -191,7 +192,9 @@ def read_input(path: str) -> bytes:
             raise InvalidError(f"{path!r} is longer than {MAX_INPUT >> 20} MiB", hint="name large contents as files")
         return data
     except FileNotFoundError:
-        raise NotFoundError(f"there is no file {path!r}", hint="give a file, or - for standard input", path=path) from None
+        raise NotFoundError(
+            f"there is no file {path!r}", hint="give a file, or - for standard input", path=path
+        ) from None
     except (OSError, ValueError) as error:
         raise InvalidError(f"{path!r} can't be read: {error}", path=path) from None
 

@@ -37,6 +37,7 @@ class Parser(argparse.ArgumentParser):
     """Is argparse with typed errors in the place of exits."""
 
     def error(self, message: str) -> NoReturn:
+        """Raises `E_USAGE` where argparse would print and exit."""
         raise UsageError(message[:1].lower() + message[1:], hint=f"run `{self.prog} --help`")
 
 
@@ -79,7 +80,7 @@ def parser(operation: Operation) -> Parser:
                 *flags, action="append", type=number_type(inner) or str, metavar=name.rstrip("s_").upper(), **options
             )
         elif number_type(inner):
-            made.add_argument(*flags, type=number_type(inner), metavar="N", **options)
+            made.add_argument(*flags, type=number_type(inner) or str, metavar="N", **options)
         else:
             made.add_argument(*flags, metavar=_choices(inner) or name.rstrip("_").upper(), **options)
     if operation.stream and operation.name in STREAMS:
@@ -151,9 +152,7 @@ def request(operation: Operation, words: list[str], read: Callable[[str], bytes]
             words = words[:-1]
     made = parser(operation)
     found = vars(made.parse_args(words) if "--" in words else made.parse_intermixed_args(words))
-    output = Globals(
-        found.pop("g_store"), found.pop("g_agent"), found.pop("g_output"), found.pop("g_stream", False)
-    )
+    output = Globals(found.pop("g_store"), found.pop("g_agent"), found.pop("g_output"), found.pop("g_stream", False))
     values: dict[str, Any] = {}
     if command.rev_path:
         rev, path = split_text(found.pop("rev_path"))

@@ -58,7 +58,7 @@ def _mcp(words: list[str]) -> int:
             _print(
                 f"usage: rw mcp [--profile {'|'.join(PROFILES)}] [--store DIR] [--as FAMILY/INSTANCE]\n\n"
                 f"{SUMMARIES['mcp']}.\n\n"
-                "  --profile core|full   tools to list: the small set (default), or every operation; all can be called\n"
+                "  --profile core|full   list the small set of tools (default) or all; any can be called\n"
                 "  --store DIR           the store's folder\n"
                 "  --as FAMILY/INSTANCE  who makes the writes of this server\n"
             )

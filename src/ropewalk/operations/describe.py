@@ -36,7 +36,9 @@ class ErrorRow(msgspec.Struct, frozen=True):
 class SchemaRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Takes an operation's name, or nothing for the list."""
 
-    op: Annotated[str, Meta(max_length=100, description="an operation or tool; without it all are listed")] | None = None
+    op: Annotated[str, Meta(max_length=100, description="an operation or tool; without it all are listed")] | None = (
+        None
+    )
 
 
 class SchemaResponse(msgspec.Struct, frozen=True, omit_defaults=True):

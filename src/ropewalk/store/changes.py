@@ -66,7 +66,9 @@ FileReader = Callable[[str], bytes]
 
 def content_bytes(content: Content | None, where: str, read_file: FileReader) -> bytes:
     """Gives the bytes of a content that is not a blob id; `E_INVALID` names the entry `where`."""
-    given = [] if content is None else [n for n in ("inline", "base64", "file", "blob") if getattr(content, n) is not None]
+    given = (
+        [] if content is None else [n for n in ("inline", "base64", "file", "blob") if getattr(content, n) is not None]
+    )
     if content is None or len(given) != 1:
         raise InvalidError(
             f"{where} needs its content in exactly one form",
