@@ -16,6 +16,7 @@ def test_there_are_transcripts() -> None:
     assert {p.name for p in PAGES} >= {"README.md", "quickstart.md"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_commands_print_what_is_shown(page: Path, tmp_path: Path) -> None:
     problems = run(page.read_text(encoding="utf-8"), tmp_path)
