@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
 Model = dict[bytes, tuple[bytes, bytes]]
 FOLDERS = [b"src", b"src/core", b"src/core/deep", b"docs", b"tools/a", b"tools/b"]
-ROUNDS = int(os.environ.get("ROPEWALK_MERGE_ROUNDS", "8"))
+ROUNDS = int(os.environ.get("RWTEST_MERGE_ROUNDS", "8"))
 
 
 class Case(NamedTuple):
@@ -230,7 +230,8 @@ def rename_add(r: random.Random, b: Model, o: Model, t: Model) -> None:
     path = plain(r, b)
     rename(o, path, b"docs/new.txt")
     t[b"docs/new.txt"] = (FILE, text(r) if r.random() < 0.7 else b[path][1])
-    if r.random() < 0.3:
+    if r.random() < 0.5:
+        touch(o, b"docs/new.txt", r.choice([3, 20]), b"ours")
         touch(t, path, 3, b"theirs")
 
 

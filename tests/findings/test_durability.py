@@ -303,7 +303,7 @@ def test_A21_a_failed_sync_refuses_all_later_writes_until_repair(kit: Kit) -> No
         "from storekit import Kit, put\n"
         "from ropewalk.core.errors import RopewalkError\n"
         "k = Kit(sys.argv[1])\n"
-        "try:\n    k.commit(put('f', 'lost\\n'))\nexcept RopewalkError as e:\n    print(e.code)\nelse:\n    print('ok')\n"
+        "try:\n    k.commit(put('f', 'lost\\n'))\n    print('ok')\nexcept RopewalkError as e:\n    print(e.code)\n"
     )
     done = subprocess.run(
         ["strace", "-f", "-qq", "-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=1", "-o", "/dev/null",
@@ -594,4 +594,19 @@ def test_a_key_that_two_processes_send_at_once_is_answered_once(kit: Kit, monkey
     monkeypatch.setattr(changes, "write_changeset", late)
     again = kit.commit(put("f", "g\n"), key=key, parent=parent)
     assert again.replayed and again.changeset == first[0].changeset
+    other.close()
+
+
+def test_no_ref_is_shown_before_its_operation_is_on_disk(kit: Kit) -> None:
+    """One process has committed and not synced yet; another that shows refs syncs for it first."""
+    kit.first(put("f", "f\n"))
+    change = kit.commit(put("f", "g\n")).changeset
+    with kit.store.lock_held(), kit.store.begun() as tx:
+        tx.record("ref_set", "a/b", [oplog.Move("refs/heads/new", None, change)])
+    mark = Path(kit.root, "flushed")
+    assert int(mark.read_bytes().split()[1]) < tx.last_op
+    other = kit.again()
+    projection.project(other.store)
+    assert kit.stock("rev-parse", "new") == change
+    assert int(mark.read_bytes().split()[1]) >= tx.last_op
     other.close()

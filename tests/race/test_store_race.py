@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.race, pytest.mark.slow]
 HERE = Path(__file__).parent
 SPACE = 6
 """How many lines of the shared file a worker has for itself, as worker.py has it."""
-ROUNDS = int(os.environ.get("ROPEWALK_RACE_ROUNDS", "1"))
-WORKERS = int(os.environ.get("ROPEWALK_RACE_WORKERS", "50"))
+ROUNDS = int(os.environ.get("RWTEST_RACE_ROUNDS", "1"))
+WORKERS = int(os.environ.get("RWTEST_RACE_WORKERS", "50"))
 Row = dict[str, Any]
 
 
