@@ -85,7 +85,8 @@ class KillingLander:
             if self.kill or self._aiming or wish.check or len(self.durations) < self._warm_up:
                 return None
             self._aiming = True
-            return self._random.uniform(0.02, 0.75)
+            # most of a land is over before its workspace has moved along, so early moments count more
+            return 0.01 + 0.75 * self._random.random() ** 2
 
     def _follow(
         self, store: Store, name: str, wish: Wish, child: subprocess.Popen[bytes], part: float | None
