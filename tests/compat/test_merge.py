@@ -62,7 +62,8 @@ def plain(r: random.Random, model: Model, under: bytes = b"") -> bytes:
 
 def edit(content: bytes, at: int, word: bytes) -> bytes:
     """Gives a text with one line replaced."""
-    rows = content.splitlines(keepends=True)
+    rows = content.splitlines(keepends=True) or [b""]
+    at = min(at, len(rows) - 1)
     end = b"\r\n" if rows[at].endswith(b"\r\n") else b"\n"
     rows[at] = word + end
     return b"".join(rows)

@@ -99,8 +99,10 @@ def test_every_conflict_has_a_kind_and_its_paths(kit: Kit) -> None:
         for file in clash.report.files:
             assert "other" not in file.kinds, (case.kind, file.path, [m.kind for m in clash.merged.messages])
             found.update(file.kinds)
-    assert found >= {"content", "add_add", "modify_delete", "delete_modify", "rename_rename", "rename_delete", "binary",
-                     "distinct_types", "directory_file", "submodule", "dir_rename", "rename_add", "symlink"}  # fmt: skip
+    assert found >= {
+        "content", "add_add", "modify_delete", "delete_modify", "rename_rename", "rename_delete", "rename_add", "binary",
+        "distinct_types", "directory_file", "submodule", "dir_rename", "symlink",
+    }  # fmt: skip
 
 
 def test_a_report_of_a_large_conflict_fits_a_context_window(kit: Kit) -> None:

@@ -130,7 +130,7 @@ def _kinds(merged: Merged, conflict: Conflict) -> tuple[list[str], str]:
         if conflict.path not in message.paths or not message.kind.startswith("CONFLICT"):
             continue
         note = note or message.text
-        inner = message.kind[len("CONFLICT (") :].rstrip(")")
+        inner = message.kind.partition("(")[2].rstrip(")")
         found = _KINDS.get(inner) or next((k for word, k in _KINDS.items() if word in inner), "other")
         if found == "modify_delete" and conflict.ours is None:
             found = "delete_modify"
