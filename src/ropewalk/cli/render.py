@@ -6,6 +6,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+# what somebody asked to be short is not called cut
+PAGE = 50
+
 
 def render(envelope: dict[str, Any]) -> str:
     """Gives an envelope as text with a line end."""
@@ -113,15 +116,19 @@ def _cat(result: dict[str, Any]) -> list[str]:
 
 
 def _log(result: dict[str, Any]) -> list[str]:
-    return [f"{e['id'][:12]} {when(e['created_at'])} {e['author_agent']}: {e['title']}" for e in result["entries"]]
+    rows = result["entries"]
+    lines = [f"{e['id'][:12]} {when(e['created_at'])} {e['author_agent']}: {e['title']}" for e in rows]
+    return lines + _more(result, "--before") * (len(rows) >= PAGE)
 
 
 def _ls(result: dict[str, Any]) -> list[str]:
-    return [f"{e['kind']:<9} {e['size'] if e['size'] is not None else '-':>9} {e['name']}" for e in result["entries"]]
+    return [
+        f"{e['kind']:<9} {e['size'] if e['size'] is not None else '-':>9} {e['name']}" for e in result["entries"]
+    ] + _more(result, "--after")
 
 
 def _refs(result: dict[str, Any]) -> list[str]:
-    return [f"{r['target'][:12]} {r['name']}" for r in result["refs"]]
+    return [f"{r['target'][:12]} {r['name']}" for r in result["refs"]] + _more(result, "--after")
 
 
 def _ops(result: dict[str, Any]) -> list[str]:
@@ -129,12 +136,21 @@ def _ops(result: dict[str, Any]) -> list[str]:
     for op in result["ops"]:
         moves = ", ".join(f"{m['name']} → {(m['new'] or 'gone')[:12]}" for m in op["ref_moves"])
         mark = f" (undone by {op['undone_by']})" if op.get("undone_by") else ""
-        lines.append(f"{op['op']:>6} {when(op['at'])} {op['kind']:<10} {op['actor']:<20} {moves}{mark}")
-    return lines
+        lines.append(f"{op['op']:>6} {when(op['at'])} {op['kind']:<10} {op['actor']:<20} {moves}{mark}".rstrip())
+    return lines + _more(result, "--before") * (len(lines) >= PAGE)
 
 
 def _diff(result: dict[str, Any]) -> list[str]:
-    return str(result.get("text", "")).splitlines()
+    return str(result.get("text", "")).splitlines() + _more(result, "--after")
+
+
+def _settings(result: dict[str, Any]) -> list[str]:
+    lines = []
+    for s in result["settings"]:
+        value = f"{s['value']:g}" if isinstance(s["value"], float) else _word(s["value"])
+        lines.append(f"{s['name']:<12} {value}" + (f" ({s['origin']})" if s.get("origin") else ""))
+        lines.append(f"             {s['variable']}: {s['purpose']}")
+    return lines
 
 
 def _show(result: dict[str, Any]) -> list[str]:
@@ -245,7 +261,9 @@ def _runs(result: dict[str, Any]) -> list[str]:
 
 def _more(result: dict[str, Any], option: str) -> list[str]:
     """Gives a line that says where a page that was cut goes on."""
-    return [f"… go on with {option} {result['next']}"] if result.get("truncated") else []
+    if not result.get("truncated"):
+        return []
+    return [f"… go on with {option} {result['next']}" if result.get("next") is not None else "… cut here"]
 
 
 def _schema(result: dict[str, Any]) -> list[str]:
@@ -281,4 +299,5 @@ _SPECIAL: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "ws land": _ws_land,
     "ws rebase": _ws_rebase,
     "schema": _schema,
+    "config show": _settings,
 }
