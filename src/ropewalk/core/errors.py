@@ -109,7 +109,7 @@ class GitImportDivergedError(RopewalkError):
 
     code = "E_GIT_IMPORT_DIVERGED"
     exit = 3
-    hint_template = "import into another ref with --into, then land it"
+    hint_template = "take back with `rw op undo` what was not exported, import, and land it again with --allow-reland; or import --into another ref"
 
 
 class CheckFailedError(RopewalkError):

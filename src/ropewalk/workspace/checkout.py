@@ -168,13 +168,21 @@ def write_git_dir(store: Store, git_dir: str, branch: str, commit: str, person: 
         f"refs/heads/{branch}": f"{commit}\n",
         "info/attributes": _ATTRIBUTES,
         "info/exclude": "",
-        "objects/info/alternates": _alternate(os.path.join(store.layout.repo, "objects")),
+        "objects/info/alternates": _alternate(_objects(store, git_dir)),
     }.items():
         _write(os.path.join(git_dir, name), os.fsencode(text))
     try:
         shutil.copyfile(os.path.join(store.layout.repo, "shallow"), os.path.join(git_dir, "shallow"))
     except FileNotFoundError:
         pass
+
+
+def _objects(store: Store, git_dir: str) -> str:
+    """Gives the store's objects folder; below the store itself by a relative path, so that a store can be moved."""
+    objects = os.path.join(store.layout.repo, "objects")
+    if git_dir.startswith(store.layout.root + os.sep):
+        return os.path.relpath(objects, os.path.join(git_dir, "objects"))
+    return objects
 
 
 def make_private(store: Store, name: str, commit: str) -> None:
