@@ -450,17 +450,17 @@ USUAL = ("disjoint", "disjoint_adds", "disjoint_deletes", "add_folder", "same_ad
 """Kinds that agents' changes mostly are; they come as often as they do in practice, not as often as the odd ones."""
 
 
-def generate() -> list[Case]:
+def generate(rounds: int = ROUNDS) -> list[Case]:
     """Gives the cases, the same at every run."""
     found = []
     for kind, change in KINDS.items():
-        for n in range(ROUNDS * (4 if kind in USUAL else 2 if kind == "storm" else 1)):
+        for n in range(rounds * (4 if kind in USUAL else 2 if kind == "storm" else 1)):
             r = random.Random(f"{kind} {n}")
             base = base_model(r)
             ours, theirs = dict(base), dict(base)
             change(r, base, ours, theirs)
             if r.random() < 0.3:
-                disjoint_adds(r, base, ours, theirs)
+                ours[b"noise/ours.txt"], theirs[b"noise/theirs.txt"] = (FILE, text(r)), (FILE, text(r))
             found.append(Case(kind, base, ours, theirs))
     return found
 

@@ -25,7 +25,7 @@ Side = Literal["ours", "theirs", "base"]
 def some(limit: int = 3) -> Iterator[Case]:
     """Gives the first cases of each kind."""
     seen: dict[str, int] = {}
-    for case in generate():
+    for case in generate(limit):
         seen[case.kind] = seen.get(case.kind, 0) + 1
         if seen[case.kind] <= limit:
             yield case
@@ -100,8 +100,8 @@ def test_every_conflict_has_a_kind_and_its_paths(kit: Kit) -> None:
             assert "other" not in file.kinds, (case.kind, file.path, [m.kind for m in clash.merged.messages])
             found.update(file.kinds)
     assert found >= {
-        "content", "add_add", "modify_delete", "delete_modify", "rename_rename", "rename_delete", "rename_add", "binary",
-        "distinct_types", "directory_file", "submodule", "dir_rename", "symlink",
+        "content", "add_add", "modify_delete", "delete_modify", "rename_rename", "rename_delete", "rename_add",
+        "binary", "distinct_types", "directory_file", "submodule", "dir_rename", "symlink",
     }  # fmt: skip
 
 
