@@ -259,6 +259,26 @@ def _runs(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _demo(result: dict[str, Any]) -> list[str]:
+    rate = f"{result['lands_per_second']} a second"
+    lines = [f"{result['agents']} agents landed {result['changes']} changes in {result['seconds']} s ({rate})"]
+    for one in result["conflicts"]:
+        end = "resolved by its own agent" if one["resolved"] else "not resolved"
+        lines.append(f"conflict: {one['task']} in {', '.join(one['paths'])}, {end}")
+    kill = result.get("kill")
+    if kill:
+        when_killed = f"killed {kill['after_ms']} ms after it began"
+        known = "was recorded" if kill["recorded"] else "was not recorded"
+        times = "once" if kill["lands"] == 1 else f"{kill['lands']} times"
+        lines.append(f"kill:     the land of {kill['agent']}, {when_killed}, {known};")
+        lines.append(f"          sent again under its key: {kill['again']}; on the line {times}")
+    lines += [f"export:   {result['exported']}", f"git fsck: {result['fsck']}", f"verify:   {result['verified']}"]
+    lines += ["", *result["history"].rstrip("\n").split("\n"), ""]
+    if result.get("folder"):
+        lines.append(f"kept in {result['folder']}")
+    return lines + ([f"FAILED: {what}" for what in result["failed"]] or ["Everything held."])
+
+
 def _more(result: dict[str, Any], option: str) -> list[str]:
     """Gives a line that says where a page that was cut goes on."""
     if not result.get("truncated"):
@@ -294,6 +314,7 @@ _SPECIAL: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "run": _run,
     "runs show": _run,
     "runs list": _runs,
+    "demo": _demo,
     "ws list": _workspaces,
     "ws status": _ws_status,
     "ws land": _ws_land,
