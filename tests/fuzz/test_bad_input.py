@@ -7,21 +7,17 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from fuzz_inputs import BASES, NOT_UTF8, PASSES_FORM, command_words, fill, requests, words
+from fuzz_world import State, World
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from ropewalk.cli.main import main
 from ropewalk.operations import describe, registry
-
-sys.path.insert(0, str(Path(__file__).parent))
-from strategies import BASES, NOT_UTF8, PASSES_FORM, command_words, fill, requests, words
-
-from conftest import State, World
 
 EACH, ROUNDS = 20, 15
 PROFILE = settings(

@@ -8,7 +8,6 @@ fails later is written out in `PASSES_FORM`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -237,6 +236,3 @@ def _flag(operation: Operation, name: str) -> str:
 
 def _word(item: Any) -> str:
     return item if isinstance(item, str) else json.dumps(item)
-
-
-Spoiler = Callable[[Any], Any]
