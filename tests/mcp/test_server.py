@@ -23,21 +23,6 @@ CORE = {
     *("ref_list", "read_file", "list_dir", "grep", "log", "show", "diff", "resolve"),
     *("commit", "land", "ws_create", "ws_land"),
 }
-    [
-        "ref_list",
-        "read_file",
-        "list_dir",
-        "grep",
-        "log",
-        "show",
-        "diff",
-        "commit",
-        "land",
-        "resolve",
-        "ws_create",
-        "ws_land",
-    ]
-)
 INIT = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 
 
