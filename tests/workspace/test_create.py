@@ -96,7 +96,7 @@ def test_files_are_the_blobs_bytes(bench: Bench, in_ws: Any) -> None:
     oid = commit_tree(
         bench,
         {
-            b".gitattributes": (trees.FILE, X),
+            b".gitattributes": (trees.FILE, ATTRIBUTES),
             b"crlf.txt": (trees.FILE, b"one\r\ntwo\r\n"),
             b"p.bin": (trees.FILE, b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n"),
             b"x.id": (trees.FILE, b"$Id$\n"),

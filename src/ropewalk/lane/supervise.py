@@ -124,12 +124,14 @@ def run_lane(
         end_all(child, lane.id)
         follow.rest()
         out.close()
-    if how == "done" and child.returncode < 0:
+    code = child.returncode
+    if how == "reported" and follow.result is not None:
+        # it was ended by us, so its own word counts
+        how, code = "done", 0 if follow.result.facts.get("ok", True) else 1
+    elif how == "done" and code < 0:
         how = "died"
     tail = _tail(os.path.join(lane.folder, "stderr"))
-    return LaneResult(
-        how, child.returncode, follow.result, follow.usage, follow.tools, round(clock.monotonic() - began, 3), tail
-    )
+    return LaneResult(how, code, follow.result, follow.usage, follow.tools, round(clock.monotonic() - began, 3), tail)
 
 
 class _Follow:
@@ -149,7 +151,7 @@ class _Follow:
         os.set_blocking(self._pipe.fileno(), False)
 
     def to_the_end(self, deadline: float, stop: threading.Event | None) -> str:
-        """Follows the agent and gives how it came to an end: done, stopped or timeout."""
+        """Follows the agent and gives how it came to an end: done, reported (but hangs), stopped or timeout."""
         grace: float | None = None
         exit_fd = os.pidfd_open(self.child.pid) if hasattr(os, "pidfd_open") else -1
         with selectors.DefaultSelector() as selector:
@@ -169,7 +171,7 @@ class _Follow:
                     if self.result is not None:
                         grace = grace or now + GRACE
                         if now > grace:
-                            return "done"
+                            return "reported"
                     if now > deadline:
                         return "timeout"
             finally:

@@ -82,18 +82,19 @@ def check(tasks: list[Task]) -> None:
 def find_cycle(tasks: list[Task]) -> list[str]:
     """Gives the ids of a circle of needs, first and last the same, or an empty list."""
     needs = {task.id: task.needs for task in tasks}
-    left = dict.fromkeys(needs, 0)
-    for names in needs.values():
-        for need in names:
-            left[need] += 1
+    users: dict[str, list[str]] = {name: [] for name in needs}
+    for name, wanted in needs.items():
+        for need in wanted:
+            users[need].append(name)
+    left = {name: len(wanted) for name, wanted in needs.items()}
     free = [name for name, count in left.items() if not count]
     while free:
         name = free.pop()
         del left[name]
-        for need in needs[name]:
-            left[need] -= 1
-            if not left[need]:
-                free.append(need)
+        for user in users[name]:
+            left[user] -= 1
+            if not left[user]:
+                free.append(user)
     if not left:
         return []
     path = [next(iter(left))]

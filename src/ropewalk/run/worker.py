@@ -214,8 +214,9 @@ class _Job:
                 with state.held(self.store, self.name):
                     removal.delete(self.store, ws, self.agent, force=False)
                 return None
-            except RopewalkError:
-                pass  # it holds something that did not land, so it stays
+            except RopewalkError as error:
+                # it holds something that did not land, so it stays
+                self._tell("workspace_kept", path=ws.path, reason=f"{error.code} {error.message}")
         return ws.path
 
     def _tell(self, kind: str, **facts: object) -> None:

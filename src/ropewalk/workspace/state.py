@@ -151,7 +151,11 @@ def held(store: Store, name: str) -> Iterator[None]:
             raise BusyError(
                 f"another command works on the workspace {name}", hint="try again when it has ended", workspace=name
             ) from None
-        yield
+        try:
+            yield
+        finally:
+            # a child that another thread is just starting may still have the descriptor (A25)
+            fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
         os.close(fd)
 
