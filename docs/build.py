@@ -111,7 +111,8 @@ def kind(value: Any) -> str:
         return " \\| ".join(dict.fromkeys(kind(a) for a in args))
     if value.__name__ in OBJECTS:
         return OBJECTS[value.__name__]
-    return {"str": "text", "int": "number", "float": "number", "bool": "yes/no"}.get(value.__name__, value.__name__)
+    name = str(value.__name__)
+    return {"str": "text", "int": "number", "float": "number", "bool": "yes/no"}.get(name, name)
 
 
 def meaning(value: Any) -> str:
