@@ -7,6 +7,8 @@ writer's flock (finding A25).
 from __future__ import annotations
 
 import os
+import select
+import signal
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +17,7 @@ from ropewalk.core.errors import InternalError, UnsupportedError
 if TYPE_CHECKING:
     import subprocess
 
+_ANSWER_SECONDS = 120.0
 _GIT_PINNED = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": "/dev/null",
@@ -127,8 +130,6 @@ def run(
 
 def kill_group(child: subprocess.Popen[bytes]) -> None:
     """Kills a child started in a session of its own, with all that still belong to its group."""
-    import signal
-
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -227,6 +228,10 @@ class ObjectChild:
         return part
 
     def _fill(self) -> None:
+        ready, _, _ = select.select([self._stdout], [], [], _ANSWER_SECONDS)
+        if not ready:
+            os.kill(self.pid, signal.SIGKILL)
+            raise BrokenPipeError("git cat-file does not answer")
         part = os.read(self._stdout, 1 << 20)
         if not part:
             raise BrokenPipeError("git cat-file ended")

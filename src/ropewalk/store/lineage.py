@@ -20,6 +20,7 @@ class Window:
         self.head = head
         self.ids: set[str] = set()
         self.whole = False
+        self.oldest = 0
 
 
 def window(store: Store, head: str) -> Window:
@@ -48,6 +49,7 @@ def window(store: Store, head: str) -> Window:
             fresh.ids.add(oid)
             queue += _parents(store, oid)
     fresh.whole = not queue
+    fresh.oldest = min(store.objects.commit(oid).committer.at for oid in fresh.ids)
     store._window = fresh  # type: ignore[attr-defined]
     return fresh
 
@@ -77,9 +79,9 @@ def is_on(store: Store, commit: str, head: str) -> bool:
         return True
     if near.whole:
         return False
-    ours = store.db.row("SELECT 1 FROM changesets WHERE id = ?", (commit,)) is not None
-    if ours and store.db.row("SELECT 1 FROM ref_values WHERE target = ? LIMIT 1", (commit,)) is None:
-        return False
+    made_here = store.db.row("SELECT 1 FROM changesets WHERE id = ?", (commit,)) is not None
+    if made_here and store.objects.commit(commit).committer.at >= near.oldest:
+        return False  # by our own clock it is newer than the window's end, and it is not in the window
     done = git(store.layout.repo, "merge-base", "--is-ancestor", commit, head, ok=(0, 1, 128), timeout=60)
     return done.code == 0
 

@@ -328,8 +328,13 @@ def backup(store: Store, folder: str) -> int:
             row = there.row("SELECT max(op) FROM ops")
             there.checkpoint()
             there.close()
-            shutil.copytree(store.layout.repo, os.path.join(part, "repo.git"), symlinks=True,
-                            ignore=shutil.ignore_patterns("tmp_*", "*.lock", "rw-ref-*"))  # fmt: skip
+            shutil.copytree(
+                store.layout.repo,
+                os.path.join(part, "repo.git"),
+                symlinks=True,
+                ignore=shutil.ignore_patterns("tmp_*", "*.lock", "rw-ref-*"),
+                copy_function=_copy_if_there,
+            )
         for name in ("FORMAT", "authors.toml"):
             if os.path.exists(os.path.join(store.layout.root, name)):
                 shutil.copy2(os.path.join(store.layout.root, name), os.path.join(part, name))
@@ -345,6 +350,14 @@ def backup(store: Store, folder: str) -> int:
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return int(row[0] or 0) if row else 0
+
+
+def _copy_if_there(source: str, target: str) -> None:
+    """Copies a file; one that went meanwhile was a merge's own, or is in the journal or a pack that was copied."""
+    try:
+        shutil.copy2(source, target)
+    except FileNotFoundError:
+        pass
 
 
 def restore(folder: str, root: str) -> None:

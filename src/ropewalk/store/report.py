@@ -86,11 +86,20 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     more_files: int = 0
 
 
+class HunkResolution(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Says what becomes of one hunk: a side, or a text (`base64` where it is no UTF-8)."""
+
+    take: Literal["ours", "theirs", "base"] | None = None
+    text: str | None = None
+    base64: str | None = None
+
+
 class FileResolution(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Says in exactly one way what becomes of a path in conflict."""
+    """Says in exactly one way what becomes of a path in conflict; `hunks` answers the report's, one for each in order."""
 
     take: Literal["ours", "theirs", "base"] | None = None
     content: Content | None = None
+    hunks: list[HunkResolution] | None = None
     delete: bool = False
     move_to: str | None = None
 
@@ -147,37 +156,107 @@ def _kinds(merged: Merged, conflict: Conflict) -> tuple[list[str], str]:
 
 
 _MARK = re.compile(rb"(<{7}|\|{7}|={7}|>{7})(?: ([^\n]*))?\n?\Z")
+_SPLIT = re.compile(rb"={7}\n?\Z")
+_Lines = list[bytes]
+
+
+def _segments(store: Store, merged: Merged, conflict: Conflict) -> list[_Lines | dict[str, _Lines]]:
+    """Gives git's own conflicted file in order: lines that merged, and a dict of the three sides for each hunk.
+
+    The markers carry ids that no file holds; only the one between base and theirs does not, and is found by what
+    stands in the two versions. Empty for what has no hunks.
+    """
+    entry = trees.lookup(store.objects, merged.tree, conflict.path)
+    if entry is None or entry[0] not in (trees.FILE, trees.EXEC):
+        return []
+    data = store.objects.read(entry[1].hex(), "blob")
+    if b"\0" in data[:8192]:
+        return []
+    base, theirs = _lines(store, conflict.base), _lines(store, conflict.theirs)
+    one, two = merged.ours_label.encode("ascii"), merged.theirs_label.encode("ascii")
+    found: list[_Lines | dict[str, _Lines]] = []
+    plain: _Lines = []
+    ours: _Lines = []
+    rest: _Lines = []
+    place = ""
+    for line in data.splitlines(keepends=True):
+        mark = _MARK.match(line)
+        label = (mark[2] or b"") if mark else b""
+        if mark and mark[1][:1] == b"<" and not place and label.startswith(one):
+            found.append(plain)
+            plain, ours, rest, place = [], [], [], "ours"
+        elif mark and mark[1][:1] == b"|" and place == "ours":
+            place = "rest"
+        elif mark and mark[1][:1] == b">" and place == "rest" and label.startswith(two):
+            at = _middle(rest, base, theirs)
+            found.append({"base": rest[:at], "ours": ours, "theirs": rest[at + 1 :]})
+            place = ""
+        else:
+            {"": plain, "ours": ours, "rest": rest}[place].append(line)
+    return [*found, plain] if found else []
+
+
+def _middle(rest: _Lines, base: _Lines, theirs: _Lines) -> int:
+    """Gives where the marker between base and theirs stands, though lines of a file may look like it."""
+    places = [n for n, line in enumerate(rest) if _SPLIT.match(line)]
+    for n in places:
+        if _place(base, rest[:n], 0) is not None and _place(theirs, rest[n + 1 :], 0) is not None:
+            return n
+    return places[0] if places else len(rest)
+
+
+def _place(whole: _Lines, part: _Lines, start: int) -> int | None:
+    """Gives where some lines stand in a file from a line on; the file's last may lack the line end git adds."""
+    bare = [line.rstrip(b"\n") for line in part]
+    for n in range(start, len(whole) - len(part) + 1):
+        if whole[n : n + 1] and bare and whole[n].rstrip(b"\n") != bare[0]:
+            continue
+        if [line.rstrip(b"\n") for line in whole[n : n + len(part)]] == bare:
+            return n
+    return None
 
 
 def _hunks(store: Store, merged: Merged, conflict: Conflict, revs: dict[str, str]) -> tuple[list[Hunk], int]:
-    """Reads the hunks off git's own conflicted file, whose markers carry ids that no file holds."""
-    entry = trees.lookup(store.objects, merged.tree, conflict.path)
-    if entry is None or entry[0] not in (trees.FILE, trees.EXEC):
-        return [], 0
-    lines = store.objects.read(entry[1].hex(), "blob").splitlines(keepends=True)
-    if b"\0" in b"".join(lines[:200]):
-        return [], 0
+    """Gives the hunks of a conflicted file for the report, and how many more there are."""
+    parts = [part for part in _segments(store, merged, conflict) if isinstance(part, dict)]
     sides = {"base": _lines(store, conflict.base), "ours": _lines(store, conflict.ours), "theirs": _lines(store, conflict.theirs)}
     at = dict.fromkeys(sides, 0)
-    found: list[Hunk] = []
-    place: str | None = None
-    part: dict[str, list[bytes]] = {}
-    one, two = merged.ours_label.encode("ascii"), merged.theirs_label.encode("ascii")
-    for line in lines:
-        mark = _MARK.match(line)
-        label = (mark[2] or b"") if mark else b""
-        if mark and mark[1][:1] == b"<" and place is None and label.startswith(one):
-            place, part = "ours", {"ours": [], "base": [], "theirs": []}
-        elif mark and mark[1][:1] == b"|" and place == "ours":
-            place = "base"
-        elif mark and mark[1][:1] == b"=" and place in ("ours", "base") and not label:
-            place = "theirs"
-        elif mark and mark[1][:1] == b">" and place == "theirs" and label.startswith(two):
-            found.append(Hunk(**{n: _side(n, sides[n], part[n], at, conflict.path, revs[n]) for n in sides}))
-            place = None
-        elif place is not None:
-            part[place].append(line)
-    return found[:HUNKS_MAX], max(0, len(found) - HUNKS_MAX)
+    found = [
+        Hunk(**{n: _side(n, sides[n], part[n], at, conflict.path, revs[n]) for n in sides}) for part in parts[:HUNKS_MAX]
+    ]
+    return found, max(0, len(parts) - HUNKS_MAX)
+
+
+def _by_hunks(store: Store, merged: Merged, conflict: Conflict, text: str, answers: list[HunkResolution]) -> bytes:
+    """Gives a conflicted file's content with each hunk answered, in the report's order."""
+    segments = _segments(store, merged, conflict)
+    count = sum(isinstance(s, dict) for s in segments)
+    if count != len(answers) or not count:
+        raise InvalidError(f"{text!r} has {count} hunks, and {len(answers)} were answered", path=text, hunks=count)
+    out: list[bytes] = []
+    left = iter(answers)
+    for number, segment in enumerate(segments):
+        if not isinstance(segment, dict):
+            out += segment
+            continue
+        answer = next(left)
+        if [answer.take, answer.text, answer.base64].count(None) != 2:
+            raise InvalidError(f"a hunk of {text!r} must say one of take, text, base64", path=text)
+        if answer.take is None:
+            out.append(content_bytes(Content(inline=answer.text, base64=answer.base64), text, read_nothing))
+            continue
+        lines = list(segment[answer.take])
+        last = not any(segments[number + 1 :])
+        whole = _lines(store, getattr(conflict, answer.take))
+        if last and lines and whole and not whole[-1].endswith(b"\n"):
+            lines[-1] = lines[-1].rstrip(b"\n")
+        out += lines
+    return b"".join(out)
+
+
+def read_nothing(path: str) -> bytes:
+    """Refuses a file where only a text can stand."""
+    raise InvalidError("a hunk's answer can't name a file", path=path)
 
 
 def _lines(store: Store, entry: Entry | None) -> list[bytes]:
@@ -187,13 +266,8 @@ def _lines(store: Store, entry: Entry | None) -> list[bytes]:
 
 
 def _side(name: str, whole: list[bytes], part: list[bytes], at: dict[str, int], path: bytes, rev: str) -> Side:
-    start = at[name]
-    # the last line of a file may lack the line end that git adds before a marker
-    bare = [line.rstrip(b"\n") for line in part]
-    for n in range(start, len(whole) - len(part) + 1):
-        if [line.rstrip(b"\n") for line in whole[n : n + len(part)]] == bare:
-            start = n
-            break
+    found = _place(whole, part, at[name])
+    start = at[name] if found is None else found
     at[name] = start + len(part)
     data = b"".join(part)
     rest = None
@@ -241,17 +315,22 @@ def apply(
         conflict = by_path.get(path)
         if conflict is None:
             raise InvalidError(f"{text!r} is not in conflict", path=text, conflicts=[path_text(p) for p in by_path])
-        given = [answer.take is not None, answer.content is not None, answer.delete, answer.move_to is not None]
-        if sum(given) != 1 and given != [False, True, False, True]:
-            raise InvalidError(f"the resolution of {text!r} must say one of take, content, delete, move_to", path=text)
+        said = [answer.take, answer.content, answer.hunks, answer.delete or None].count(None)
+        if said < 3 or (said == 4) == (answer.move_to is None) or (answer.move_to and (answer.take or answer.delete)):
+            raise InvalidError(f"the resolution of {text!r} must say one of take, content, hunks, delete, move_to", path=text)
         present = trees.lookup(store.objects, merged.tree, path)
         if answer.delete:
             entry = None
         elif answer.take is not None:
             entry = getattr(conflict, answer.take)
-        elif answer.content is not None:
+        elif answer.content is not None or answer.hunks is not None:
             modes = [e[0] for e in (conflict.ours, conflict.theirs) if e and e[0] in (trees.FILE, trees.EXEC)]
-            blob = store.objects.write("blob", content_bytes(answer.content, text, read_file))
+            data = (
+                content_bytes(answer.content, text, read_file)
+                if answer.content is not None
+                else _by_hunks(store, merged, conflict, text, answer.hunks or [])
+            )
+            blob = store.objects.write("blob", data)
             entry = (modes[0] if modes else trees.FILE, bytes.fromhex(blob))
         else:
             entry = conflict.ours or conflict.theirs
