@@ -27,7 +27,9 @@ GIT_ENV = {
 
 def ask(folder: Path, operation: str, /, *, agent: str = AGENT, **request: Any) -> dict[str, Any]:
     """Runs an operation in this process on the folder's store and gives its envelope."""
-    context = Context(cwd=str(folder), store=str(folder / "store"), agent=agent, data_home=str(folder / "home" / "data"))
+    context = Context(
+        cwd=str(folder), store=str(folder / "store"), agent=agent, data_home=str(folder / "home" / "data")
+    )
     try:
         return answer(registry.load(operation), context, request).envelope
     finally:
@@ -64,7 +66,9 @@ def prepare(folder: Path) -> None:
     must(folder, "land", head=first["changeset"])
     ids = {"base": base["changeset"]}
     for name in ("x", "y"):
-        change = must(folder, "commit", message=name, changes=put(f"d/{name}.txt", f"{name}\n"), parent=base["changeset"])
+        change = must(
+            folder, "commit", message=name, changes=put(f"d/{name}.txt", f"{name}\n"), parent=base["changeset"]
+        )
         ids[name] = change["changeset"]
     landed = must(folder, "land", head=ids["y"])
     ids["landed_y"] = landed["landed"]
@@ -102,7 +106,9 @@ class Scenario(NamedTuple):
 
 def main_trailers(folder: Path) -> list[str]:
     """Gives the source changesets of the lands on main."""
-    out = git(folder, "--git-dir=store/repo.git", "log", "--format=%(trailers:key=Ropewalk-Changeset,valueonly)", "main")
+    out = git(
+        folder, "--git-dir=store/repo.git", "log", "--format=%(trailers:key=Ropewalk-Changeset,valueonly)", "main"
+    )
     return out.split()
 
 
@@ -166,7 +172,9 @@ def _backed_up(folder: Path, ids: dict[str, str]) -> None:
 
 
 def _workspace(folder: Path, ids: dict[str, str]) -> None:
-    context = Context(cwd=str(folder), store=str(folder / "store"), agent=AGENT, data_home=str(folder / "home" / "data"))
+    context = Context(
+        cwd=str(folder), store=str(folder / "store"), agent=AGENT, data_home=str(folder / "home" / "data")
+    )
     try:
         envelope = answer(registry.load("ws create"), context, {"name": "w", "dir": str(folder / "w")}).envelope
         assert envelope["ok"], envelope
@@ -185,7 +193,12 @@ def _workspace_landed(folder: Path, ids: dict[str, str]) -> None:
 
 def _session(folder: Path, ids: dict[str, str]) -> bytes:
     def call(number: int, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+        return {
+            "jsonrpc": "2.0",
+            "id": number,
+            "method": "tools/call",
+            "params": {"name": name, "arguments": arguments},
+        }
 
     lines = [
         {"jsonrpc": "2.0", "id": 1, "method": "initialize",
@@ -225,8 +238,10 @@ def void(*_: object) -> None:
 def argv(scenario: Scenario, folder: Path, ids: dict[str, str]) -> list[str]:
     """Gives a scenario's command line."""
     words = scenario.argv(folder, ids)
-    return command(words[0], *words[1:], "--store", str(folder / "store"), "--as", AGENT) if words[0] != "mcp" else command(
-        "mcp", "--store", str(folder / "store"), "--as", AGENT, *words[1:]
+    return (
+        command(words[0], *words[1:], "--store", str(folder / "store"), "--as", AGENT)
+        if words[0] != "mcp"
+        else command("mcp", "--store", str(folder / "store"), "--as", AGENT, *words[1:])
     )
 
 
@@ -238,5 +253,3 @@ def run_again(scenario: Scenario, folder: Path, ids: dict[str, str]) -> dict[str
     assert b"Traceback" not in done.stderr, done.stderr.decode()
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
-
-

@@ -79,6 +79,8 @@ def test_a_killed_land_is_there_once_after_a_rerun(template: Template, tmp_path:
         [*git, "log", "--format=%(trailers:key=Ropewalk-Changeset,valueonly)", "main"], capture_output=True, text=True
     ).stdout.split()
     assert sorted(trailers).count(first) == 1 and trailers.count(second) == 1
-    files = subprocess.run([*git, "ls-tree", "-r", "--name-only", "main"], capture_output=True, text=True).stdout.split()
+    files = subprocess.run(
+        [*git, "ls-tree", "-r", "--name-only", "main"], capture_output=True, text=True
+    ).stdout.split()
     assert files == ["docs/readme.txt", "src/0.py", "src/1.py", "src/first.py"]
     assert not list(store.glob("spool/*.req"))

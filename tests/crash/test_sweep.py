@@ -81,7 +81,14 @@ def note(kind: str, scenario: Scenario, total: int, point: Point, outcome: str) 
     """Notes a point for the table."""
     path = os.environ.get("ROPEWALK_SWEEP_RESULTS")
     if path:
-        row = {"kind": kind, "operation": scenario.name, "points": total, "point": list(point), "seed": SEED, "outcome": outcome}
+        row = {
+            "kind": kind,
+            "operation": scenario.name,
+            "points": total,
+            "point": list(point),
+            "seed": SEED,
+            "outcome": outcome,
+        }
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -111,7 +118,9 @@ def test_a_kill_loses_nothing(common: Path, tmp_path: Path, scenario: Scenario, 
     point = chosen[number]
     folder = place(made, tmp_path / "t")
     stdin = scenario.stdin(folder, made.ids) if scenario.stdin else None
-    struck = strike(argv(scenario, folder, made.ids), folder, environment(folder / "home"), point, "signal=KILL", stdin=stdin)
+    struck = strike(
+        argv(scenario, folder, made.ids), folder, environment(folder / "home"), point, "signal=KILL", stdin=stdin
+    )
     note("kill", scenario, len(made.points), point, "hit" if struck.killed else "missed")
     if scenario.name == "repair":
         must(folder, "repair")  # the damage was there before the kill

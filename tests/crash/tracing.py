@@ -83,7 +83,14 @@ def points(argv: list[str], cwd: Path, env: dict[str, str], below: str, stdin: b
 
 
 def strike(
-    argv: list[str], cwd: Path, env: dict[str, str], point: Point, what: str, *, follow: bool = False, stdin: bytes | None = None
+    argv: list[str],
+    cwd: Path,
+    env: dict[str, str],
+    point: Point,
+    what: str,
+    *,
+    follow: bool = False,
+    stdin: bytes | None = None,
 ) -> Struck:
     """Runs a command and strikes at a point: `what` is `signal=KILL`, `error=EIO` and the like, `+` for ever after."""
     name, occurrence = point

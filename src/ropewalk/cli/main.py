@@ -51,7 +51,7 @@ def _main(words: list[str]) -> int:
         from ropewalk.operations import registry
 
         if registry.family_of(name) is None:
-            raise UsageError(f"there is no command {name!r}", hint="run `rw help` for the list")
+            raise UsageError(f"there is no command {name!r}", hint=_did_you_mean(name))
         operation = registry.load(name)
         if {"-h", "--help"} & set(_before_dashes(rest)):
             from ropewalk.cli.parse import parser
@@ -89,6 +89,15 @@ def _fail(name: str, error: RopewalkError, output: str) -> int:
     body = envelope.failure(name, error)
     body["meta"] = {"elapsed_ms": 0, "auth": "trust"}
     return show(envelope.Reply(body, error.exit), output)
+
+
+def _did_you_mean(name: str) -> str:
+    from difflib import get_close_matches
+
+    from ropewalk.operations import registry
+
+    close = get_close_matches(name, [*registry.names(), *SPECIAL], 1)
+    return f"did you mean `rw {close[0]}`? `rw help` lists all" if close else "run `rw help` for the list"
 
 
 def _leading(words: list[str]) -> tuple[list[str], list[str]]:

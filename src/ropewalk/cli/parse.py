@@ -71,6 +71,8 @@ def parser(operation: Operation) -> Parser:
         flags = [flag] if flag.startswith("--") else [flag, "--" + name.rstrip("_").replace("_", "-")]
         inner = plain_type(field.type)
         options: dict[str, Any] = {"dest": name, "help": _help(field.type), "default": None}
+        if field.required:
+            options["required"] = True
         if name in command.files:
             made.add_argument(*flags, metavar="FILE", **options)
         elif inner is bool:
@@ -159,6 +161,8 @@ def request(operation: Operation, words: list[str], read: Callable[[str], bytes]
         values[command.rev_path[0]] = rev
         if path:
             values[command.rev_path[1]] = path
+        elif next(f for f in msgspec.structs.fields(operation.request) if f.name == command.rev_path[1]).required:
+            raise UsageError("a path is missing", hint=f"write `rw {operation.name} {rev}:PATH`")
     if command.rest and rest:
         values[command.rest] = rest
     for name, value in found.items():

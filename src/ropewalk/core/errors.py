@@ -78,7 +78,7 @@ class ConflictError(RopewalkError):
 
     code = "E_CONFLICT"
     exit = 3
-    hint_template = "resolve the files in details.report and land again with --resolve FILE"
+    hint_template = "say in a JSON file what becomes of each path, and land again with --resolve FILE"
 
 
 class CasMismatchError(RopewalkError):
@@ -109,7 +109,7 @@ class GitImportDivergedError(RopewalkError):
 
     code = "E_GIT_IMPORT_DIVERGED"
     exit = 3
-    hint_template = "take back with `rw op undo` what was not exported, import, and land it again with --allow-reland; or import --into another ref"
+    hint_template = "undo what was not exported (`rw op undo`), import, land it again with --allow-reland"
 
 
 class CheckFailedError(RopewalkError):
@@ -125,7 +125,7 @@ class UnlandedWorkError(RopewalkError):
 
     code = "E_UNLANDED"
     exit = 3
-    hint_template = "land it with `rw ws land`, or delete it with --force: what it holds is archived first"
+    hint_template = "land it with `rw ws land`, or delete it with --force, which archives its files but not its stashes"
 
 
 class FencedError(RopewalkError):

@@ -150,7 +150,9 @@ def git(
     if done.code not in ok:
         words = done.err.decode("utf-8", "replace").strip()[-2000:]
         name = args[0] if isinstance(args[0], str) else args[0].decode("ascii", "replace")
-        raise InternalError(f"git {name} ended with {done.code}: {words or 'no message'}", git=name, exit_code=done.code)
+        raise InternalError(
+            f"git {name} ended with {done.code}: {words or 'no message'}", git=name, exit_code=done.code
+        )
     return done
 
 

@@ -27,6 +27,7 @@ from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
 from ropewalk.store import changes, land, report, revisions
 from ropewalk.store.changes import Change, Committed, Content
+from ropewalk.store.spool import LandRequest
 
 Rev = Annotated[str, Meta(min_length=1, max_length=4096, description="a ref, an id, or one with ~N or ^")]
 Key = Annotated[str, Meta(max_length=64, description="a UUID; the same request under it is answered once")]
@@ -156,7 +157,8 @@ def land_changesets(ctx: Context, req: LandOneRequest) -> LandResponse:
     requests = []
     for head in heads:
         change = revisions.resolve(ctx.store, head)
-        ctx.resolved[head] = change
+        if head != change:
+            ctx.resolved[head] = change
         requests.append(
             land.request(
                 agent=ctx.agent,
@@ -177,7 +179,7 @@ def land_changesets(ctx: Context, req: LandOneRequest) -> LandResponse:
     return LandResponse(**msgspec.structs.asdict(one))
 
 
-def _land_several(ctx: Context, heads: list[str], requests: list[land.LandRequest]) -> LandResponse:
+def _land_several(ctx: Context, heads: list[str], requests: list[LandRequest]) -> LandResponse:
     outcomes = land.land_many(ctx.store, requests)
     items: list[LandItem] = []
     first: RopewalkError | None = None

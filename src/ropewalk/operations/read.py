@@ -25,7 +25,8 @@ LineRange = Annotated[str, Meta(max_length=32, description="lines A-B, counted f
 def _commit(ctx: Context, rev: str | None) -> str:
     """Gives the commit of a revision, without one of the default branch, and notes it for the answer."""
     oid = revisions.resolve(ctx.store, rev if rev is not None else "HEAD")
-    ctx.resolved[rev if rev is not None else "HEAD"] = oid
+    if rev != oid:
+        ctx.resolved[rev if rev is not None else "HEAD"] = oid
     return oid
 
 

@@ -202,7 +202,7 @@ def _count(store: Store, head: str, without: list[str]) -> int:
 def _moved(there: Place, name: str, old: str | None, head: str) -> CasMismatchError:
     return CasMismatchError(
         f"{short_ref(name)} of {there.address} is at {old or 'another commit'}, which the exported ref lacks",
-        hint="take back what was not exported with `rw op undo`, import that branch and land again, or export to another --branch",
+        hint="undo what was not exported (`rw op undo`), import, land again; or export to another --branch",
         repository=there.address,
         branch=short_ref(name),
         actual=old,

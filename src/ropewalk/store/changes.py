@@ -208,7 +208,8 @@ def commit(
 ) -> Committed:
     """Makes a changeset from a change list on a parent, and moves `advance` from the parent to it.
 
-    Without `parent` it is the head of `advance`, else of the default branch, else there is none. Raises
+    Without `parent` it is the head of `advance`, else of the default branch, else there is none; an `advance` that
+    does not exist yet is made. Raises
     `E_INVALID`, `E_EMPTY_COMMIT`, `E_NOT_FOUND`, `E_CAS_MISMATCH`, `E_KEY_REUSED`.
     """
     text = check_message(message)
@@ -263,7 +264,8 @@ def write_changeset(
         if advance is not None:
             present = store.ref(advance)
             advanced = Advanced(short_ref(advance), oid, already_applied=present == oid)
-            moves = [] if present == oid else [Move(advance, parent, oid)]
+            # a ref that does not exist yet begins at the new changeset
+            moves = [] if present == oid else [Move(advance, parent if present is not None else None, oid)]
         tx.record(kind, agent, moves, [(oid, agent)], key=key)
         tx.journal(new)
         result = Committed(oid, tree, parent, len(changed), blobs, advanced)
@@ -274,7 +276,8 @@ def write_changeset(
 def _parent(store: Store, parent: str | None, ref: str | None) -> str | None:
     if parent is not None:
         return revisions.resolve(store, parent)
-    return store.ref(ref or revisions.default_branch(store))
+    default = store.ref(revisions.default_branch(store))
+    return (store.ref(ref) or default) if ref is not None else default
 
 
 def _plain(change: Change, read_file: FileReader) -> object:

@@ -68,7 +68,9 @@ def _by_parts(old: Entry | None, new: Entry | None, there: Entry | None) -> Entr
 def _mismatch(store: Store, base: str, change: str, target: str, path: bytes, words: str, free: set[bytes]) -> None:
     """Raises, unless a rename on either side explains the path."""
     for side in (change, target):
-        out = git(store.layout.repo, "diff-tree", "-r", "-M", "-l10000", "--name-status", "--diff-filter=R", "-z", base, side).out
+        out = git(
+            store.layout.repo, "diff-tree", "-r", "-M", "-l10000", "--name-status", "--diff-filter=R", "-z", base, side
+        ).out
         fields = out.split(b"\0")
         for n in range(0, len(fields) - 2, 3):
             free.update(fields[n + 1 : n + 3])
@@ -183,7 +185,9 @@ def op_of(store: Store, ref: str, base: str) -> int | None:
     return None if row is None or row[0] is None else int(row[0])
 
 
-def _takes_back_lines(store: Store, old: Entry | None, new: Entry | None, before: str | None, after: str | None) -> bool:
+def _takes_back_lines(
+    store: Store, old: Entry | None, new: Entry | None, before: str | None, after: str | None
+) -> bool:
     """Says whether a change of a file replaces some lines a land wrote by exactly those it replaced."""
     if old is None or new is None or before is None or after is None:
         return False
@@ -206,6 +210,4 @@ def _hunks(one: list[bytes], two: list[bytes]) -> set[tuple[tuple[bytes, ...], t
         tail += 1
     one, two = one[head : len(one) - tail], two[head : len(two) - tail]
     matcher = difflib.SequenceMatcher(None, one, two, autojunk=False)
-    return {
-        (tuple(one[a:b]), tuple(two[c:d])) for tag, a, b, c, d in matcher.get_opcodes() if tag == "replace"
-    }
+    return {(tuple(one[a:b]), tuple(two[c:d])) for tag, a, b, c, d in matcher.get_opcodes() if tag == "replace"}

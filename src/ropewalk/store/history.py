@@ -125,7 +125,8 @@ def child(store: Store, *args: str | bytes, ok: tuple[int, ...] = (0,), timeout:
 def agent_of(store: Store, commit: Commit) -> str:
     """Gives the agent that made a commit's work: of the landed change, of the commit, else the author's name."""
     source = commit.trailer("Ropewalk-Changeset")
-    agent = (store.agent_of(source) if source else None) or store.agent_of(commit.id)
+    # a landed commit that was not made here is its git author's, not its lander's
+    agent = store.agent_of(source or commit.id)
     return agent or text_of(commit.author.name, commit.encoding) or "unknown"
 
 

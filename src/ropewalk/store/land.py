@@ -302,7 +302,8 @@ def _one(
         op = tx.record("land", req.agent, [Move(req.ref, target, prepared.commit)], [(prepared.commit, req.agent)],
                        key=req.key)  # fmt: skip
         tx.db.run(
-            "INSERT OR REPLACE INTO landed VALUES (?, ?, ?, ?, ?, 0)", (prepared.commit, req.ref, req.change, op, prepared.author)
+            "INSERT OR REPLACE INTO landed VALUES (?, ?, ?, ?, ?, 0)",
+            (prepared.commit, req.ref, req.change, op, prepared.author),
         )
         tx.db.run_many(
             "INSERT INTO land_paths VALUES (?, ?, ?, ?, ?, ?)",
@@ -337,7 +338,9 @@ def prepare(
     objects.take_new()
     base = lineage.find_base(store, req.ref, target, req.change, allow_reland=req.allow_reland)
     if not base.own:
-        row = store.db.row("SELECT landed FROM landed WHERE change = ? AND ref = ? AND undone = 0", (req.change, req.ref))
+        row = store.db.row(
+            "SELECT landed FROM landed WHERE change = ? AND ref = ? AND undone = 0", (req.change, req.ref)
+        )
         raise _Settled(_up_to_date(req, str(row[0]) if row else req.change, target))
     change = objects.commit(req.change)
     base_tree, target_tree = objects.commit(base.commit).tree, objects.commit(target).tree
@@ -465,4 +468,3 @@ def rebase(store: Store, *, agent: str, change: str, onto: str) -> tuple[str, st
         tx.record("rebase", agent, (), [(oid, store.agent_of(change) or agent)])
         tx.journal(new)
     return oid, base.commit, [path_text(c.path) for c in done]
-

@@ -140,7 +140,8 @@ def _pack_journal(store: Store, top: int, count: int) -> list[str]:
         last = 0
         while True:
             rows = store.db.rows(
-                "SELECT seq, id, packed FROM object_journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT 500", (last, top)
+                "SELECT seq, id, packed FROM object_journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT 500",
+                (last, top),
             )
             if not rows:
                 break
@@ -395,4 +396,3 @@ def _sync_tree(folder: str) -> None:
                 finally:
                     os.close(fd)
         sync_folder(path)
-

@@ -83,7 +83,7 @@ def merge(objects: Objects, base: str, ours: str, theirs: str, *, timeout: float
 
 def merge_plain(objects: Objects, base: str, ours: str, theirs: str) -> Merged | None:
     """Gives the merge if the in-process rule decides all of it, else None."""
-    if ours == base or ours == theirs:
+    if ours in (base, theirs):
         return Merged(theirs, "same")
     if theirs == base:
         return Merged(ours, "same")

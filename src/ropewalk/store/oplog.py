@@ -87,9 +87,7 @@ def check_chain(db: Database) -> int | None:
     """Gives the number of the first operation whose chain value does not fit, or None."""
     previous, last = GENESIS, 0
     while True:
-        rows = db.rows(
-            "SELECT op, kind, actor, at, body, chain FROM ops WHERE op > ? ORDER BY op LIMIT 1000", (last,)
-        )
+        rows = db.rows("SELECT op, kind, actor, at, body, chain FROM ops WHERE op > ? ORDER BY op LIMIT 1000", (last,))
         if not rows:
             return None
         for op, kind, actor, at, body, chain in rows:

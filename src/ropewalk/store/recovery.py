@@ -52,7 +52,9 @@ def check_loose(store: Store) -> dict[str, int]:
         except Damaged:
             bad.add(oid)
     last = 0
-    while rows := store.db.rows("SELECT seq, id, packed FROM object_journal WHERE seq > ? ORDER BY seq LIMIT 500", (last,)):
+    while rows := store.db.rows(
+        "SELECT seq, id, packed FROM object_journal WHERE seq > ? ORDER BY seq LIMIT 500", (last,)
+    ):
         for seq, oid, packed in rows:
             last = seq
             if oid in bad or not os.path.exists(loose.path(oid)):

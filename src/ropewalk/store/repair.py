@@ -57,13 +57,16 @@ def _mend_packs(store: Store) -> bool:
 
     for name in maintain.packs(store):
         path = os.path.join(folder, f"pack-{name}")
-        good = os.path.exists(f"{path}.idx") and not git(
-            store.layout.repo, "show-index", stdin=_read(f"{path}.idx"), ok=range(256)
-        ).code
+        good = (
+            os.path.exists(f"{path}.idx")
+            and not git(store.layout.repo, "show-index", stdin=_read(f"{path}.idx"), ok=range(256)).code
+        )
         if not good:
             if os.path.exists(f"{path}.idx"):
                 os.unlink(f"{path}.idx")
-            mended = git(store.layout.repo, "index-pack", f"{path}.pack", ok=range(256), timeout=7200).code == 0 or mended
+            mended = (
+                git(store.layout.repo, "index-pack", f"{path}.pack", ok=range(256), timeout=7200).code == 0 or mended
+            )
             maintain.sync_packs(store, [name])
     return mended
 

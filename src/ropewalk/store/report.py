@@ -42,7 +42,7 @@ _KINDS = {
 
 
 class Side(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is one side of a hunk: first line (1-based), line count, text (base64 with `encoding`), and how to read a cut rest."""
+    """Is one side of a hunk: first line from 1, line count, text (base64 with `encoding`), how to read a cut rest."""
 
     start: int
     count: int
@@ -95,7 +95,7 @@ class HunkResolution(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
 
 
 class FileResolution(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Says in exactly one way what becomes of a path in conflict; `hunks` answers the report's, one for each in order."""
+    """Says in exactly one way what becomes of a path; `hunks` answers the report's, one for each in order."""
 
     take: Literal["ours", "theirs", "base"] | None = None
     content: Content | None = None
@@ -219,10 +219,15 @@ def _place(whole: _Lines, part: _Lines, start: int) -> int | None:
 def _hunks(store: Store, merged: Merged, conflict: Conflict, revs: dict[str, str]) -> tuple[list[Hunk], int]:
     """Gives the hunks of a conflicted file for the report, and how many more there are."""
     parts = [part for part in _segments(store, merged, conflict) if isinstance(part, dict)]
-    sides = {"base": _lines(store, conflict.base), "ours": _lines(store, conflict.ours), "theirs": _lines(store, conflict.theirs)}
+    sides = {
+        "base": _lines(store, conflict.base),
+        "ours": _lines(store, conflict.ours),
+        "theirs": _lines(store, conflict.theirs),
+    }
     at = dict.fromkeys(sides, 0)
     found = [
-        Hunk(**{n: _side(n, sides[n], part[n], at, conflict.path, revs[n]) for n in sides}) for part in parts[:HUNKS_MAX]
+        Hunk(**{n: _side(n, sides[n], part[n], at, conflict.path, revs[n]) for n in sides})
+        for part in parts[:HUNKS_MAX]
     ]
     return found, max(0, len(parts) - HUNKS_MAX)
 
@@ -300,9 +305,7 @@ def last_changed(store: Store, ref: str, head: str, path: bytes) -> LastChange |
     return LastChange(oid, store.agent_of(oid) or name) if oid else None
 
 
-def apply(
-    store: Store, merged: Merged, resolution: Resolution, read_file: FileReader
-) -> tuple[str, list[bytes]]:
+def apply(store: Store, merged: Merged, resolution: Resolution, read_file: FileReader) -> tuple[str, list[bytes]]:
     """Gives the tree of a merge in conflict with its resolution applied, and the paths it decided.
 
     Raises `E_INVALID` for a resolution that does not fit, and `E_CONFLICT` is the caller's when paths are left.
@@ -317,7 +320,9 @@ def apply(
             raise InvalidError(f"{text!r} is not in conflict", path=text, conflicts=[path_text(p) for p in by_path])
         said = [answer.take, answer.content, answer.hunks, answer.delete or None].count(None)
         if said < 3 or (said == 4) == (answer.move_to is None) or (answer.move_to and (answer.take or answer.delete)):
-            raise InvalidError(f"the resolution of {text!r} must say one of take, content, hunks, delete, move_to", path=text)
+            raise InvalidError(
+                f"the resolution of {text!r} must say one of take, content, hunks, delete, move_to", path=text
+            )
         present = trees.lookup(store.objects, merged.tree, path)
         if answer.delete:
             entry = None
@@ -346,7 +351,9 @@ def apply(
         if entry is not None and present is not None and present[0] == trees.TREE:
             decided += [inner for inner, _ in trees.walk(store.objects, present[1].hex(), path + b"/")]
     suffixes = tuple(b"~" + label.encode("ascii") for label in (merged.ours_label, merged.theirs_label))
-    for path, _ in trees.walk(store.objects, merged.tree) if any(k in _kind_text(merged) for k in ("file/dir", "distinct")) else ():
+    for path, _ in (
+        trees.walk(store.objects, merged.tree) if any(k in _kind_text(merged) for k in ("file/dir", "distinct")) else ()
+    ):
         if path.endswith(suffixes):
             edit.set(path, None)  # git's own stand-in name for a side that found its place taken
     return edit.write(), decided

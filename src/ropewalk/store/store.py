@@ -255,7 +255,7 @@ class Store:
             return 0
 
     def _wal_handle(self) -> tuple[int, bool]:
-        """Gives the descriptor of the present `-wal` file, and whether this process sees it for the first time (A23)."""
+        """Gives the descriptor of the present `-wal` file, and whether its name may not be durable yet (A23)."""
         path = self.layout.database + "-wal"
         if self._wal >= 0:
             mine = os.fstat(self._wal)
@@ -371,7 +371,8 @@ class Transaction:
         above = ["/".join(parts[:n]) for n in range(3, len(parts))]
         marks = ",".join("?" * len(above)) or "NULL"
         row = self.db.row(
-            f"SELECT name FROM refs WHERE target IS NOT NULL AND (name IN ({marks}) OR (name > ? AND name < ?)) LIMIT 1",
+            "SELECT name FROM refs WHERE target IS NOT NULL"
+            f" AND (name IN ({marks}) OR (name > ? AND name < ?)) LIMIT 1",
             (*above, name + "/", name + "0"),
         )
         if row is not None:

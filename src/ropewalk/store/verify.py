@@ -60,7 +60,9 @@ def verify(store: Store, *, deep: bool, progress: Callable[[str], None]) -> Veri
     operations = store.last_op()
     broken = oplog.check_chain(store.db)
     if broken is not None:
-        notes.add("chain", str(broken), f"the operation log was cut or edited at operation {broken}", "restore a backup")
+        notes.add(
+            "chain", str(broken), f"the operation log was cut or edited at operation {broken}", "restore a backup"
+        )
     _refs(store, notes)
     _files(store, notes)
     changesets = [str(r[0]) for r in store.db.rows("SELECT id FROM changesets")]
@@ -168,7 +170,9 @@ def _deep(store: Store, notes: _Notes, changesets: list[str], progress: Callable
     checked = 0
     last = 0
     journalled: set[str] = set()
-    while rows := store.db.rows("SELECT seq, id, packed FROM object_journal WHERE seq > ? ORDER BY seq LIMIT 500", (last,)):
+    while rows := store.db.rows(
+        "SELECT seq, id, packed FROM object_journal WHERE seq > ? ORDER BY seq LIMIT 500", (last,)
+    ):
         for seq, oid, packed in rows:
             last = seq
             journalled.add(oid)
