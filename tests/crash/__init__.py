@@ -1,1 +1,1 @@
-"""Attacks on real commands: kills, I\/O errors and full disks at their system calls."""
+"""Attacks on real commands: kills, I/O errors and full disks at their system calls."""

@@ -1,4 +1,4 @@
-"""Makes the tables of docs/reliability.md from the rows that a sweep noted: `python -m tests.crash.table ROWS.jsonl`."""
+"""Makes the tables of docs/reliability.md from a sweep's rows: `python -m tests.crash.table ROWS.jsonl`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from typing import Any
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- sweep -->", "<!-- /sweep -->"
-TITLES = {"kill": "SIGKILL", "error=EIO": "EIO, once", "error=ENOSPC": "ENOSPC, once", "error=ENOSPC+": "ENOSPC, for good"}
+TITLES = {
+    "kill": "SIGKILL",
+    "error=EIO": "EIO, once",
+    "error=ENOSPC": "ENOSPC, once",
+    "error=ENOSPC+": "ENOSPC, for good",
+}
 
 
 def table(rows: list[dict[str, Any]], failed: dict[tuple[str, str], int]) -> str:

@@ -1,7 +1,7 @@
 """A kill, an I/O error or a full disk at each system call that changes something, for every operation that writes.
 
-In the full run (ROPEWALK_TEST_FULL=1) at least 80 points an operation, or all it has; else a sample. With
-ROPEWALK_SWEEP_RESULTS=FILE each point is noted there, and `python -m tests.crash.table` makes the table of
+In the full run (RWTEST_FULL=1) at least 80 points an operation, or all it has; else a sample. With
+RWTEST_SWEEP_RESULTS=FILE each point is noted there, and `python -m tests.crash.table` makes the table of
 docs/reliability.md from it.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +20,8 @@ import pytest
 from .scenarios import SCENARIOS, Scenario, argv, ask, must, prepare, put, run_again
 from .tracing import Point, environment, points, sample, strike
 
-FULL = os.environ.get("ROPEWALK_TEST_FULL") == "1"
-SEED = int(os.environ.get("ROPEWALK_SWEEP_SEED", "1"))
+FULL = os.environ.get("RWTEST_FULL") == "1"
+SEED = int(os.environ.get("RWTEST_SWEEP_SEED", "1"))
 KILLS = 80 if FULL else 4
 ERRORS = 40 if FULL else 2
 DOCUMENTED = {"E_IO", "E_NO_SPACE", "E_STORE_CORRUPT", "E_REMOTE", "E_BUSY", "E_INTERNAL", "E_INVALID", "E_UNSUPPORTED"}
@@ -77,20 +79,26 @@ def place(source: Template, folder: Path) -> Path:
     return folder
 
 
-def note(kind: str, scenario: Scenario, total: int, point: Point, outcome: str) -> None:
-    """Notes a point for the table."""
-    path = os.environ.get("ROPEWALK_SWEEP_RESULTS")
-    if path:
-        row = {
-            "kind": kind,
-            "operation": scenario.name,
-            "points": total,
-            "point": list(point),
-            "seed": SEED,
-            "outcome": outcome,
-        }
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+@contextmanager
+def noted(kind: str, scenario: Scenario, total: int, point: Point) -> Iterator[None]:
+    """Notes a point and whether what followed held, for the table."""
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        path = os.environ.get("RWTEST_SWEEP_RESULTS")
+        if path:
+            row = {
+                "kind": kind,
+                "operation": scenario.name,
+                "points": total,
+                "point": point,
+                "seed": SEED,
+                "failed": failed,
+            }
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
 
 
 def check_store(folder: Path, ids: dict[str, str]) -> None:
@@ -116,12 +124,18 @@ def test_a_kill_loses_nothing(common: Path, tmp_path: Path, scenario: Scenario, 
     if number >= len(chosen):
         return  # the operation has fewer points than that: all were tried
     point = chosen[number]
-    folder = place(made, tmp_path / "t")
+    with noted("kill", scenario, len(made.points), point):
+        kill(made, scenario, point, tmp_path / "t")
+
+
+def kill(made: Template, scenario: Scenario, point: Point, target: Path) -> None:
+    """Kills a scenario's command at a point and holds what follows against its promises."""
+    folder = place(made, target)
     stdin = scenario.stdin(folder, made.ids) if scenario.stdin else None
     struck = strike(
         argv(scenario, folder, made.ids), folder, environment(folder / "home"), point, "signal=KILL", stdin=stdin
     )
-    note("kill", scenario, len(made.points), point, "hit" if struck.killed else "missed")
+    assert struck.killed, f"{scenario.name} was not killed at {point}"
     if scenario.name == "repair":
         must(folder, "repair")  # the damage was there before the kill
     if scenario.name == "undo":
@@ -148,10 +162,15 @@ def test_an_error_is_typed_and_records_all_or_nothing(
     if number >= len(chosen):
         return
     point = chosen[number]
-    folder = place(made, tmp_path / "t")
+    with noted(what, scenario, len(made.points), point):
+        fail(made, scenario, point, what, tmp_path / "t")
+
+
+def fail(made: Template, scenario: Scenario, point: Point, what: str, target: Path) -> None:
+    """Lets a system call of a scenario's command fail and holds what follows against its promises."""
+    folder = place(made, target)
     stdin = scenario.stdin(folder, made.ids) if scenario.stdin else None
     struck = strike(argv(scenario, folder, made.ids), folder, environment(folder / "home"), point, what, stdin=stdin)
-    note(what, scenario, len(made.points), point, str(struck.code))
     assert b"Traceback" not in struck.err, struck.err.decode()
     if struck.out.strip() and scenario.stdin is None:
         envelope = json.loads(struck.out.splitlines()[-1])
