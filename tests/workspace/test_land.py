@@ -217,7 +217,7 @@ def test_a_land_killed_at_random_moments_lands_once_and_leaves_a_clean_workspace
         child = subprocess.Popen(argv, env=bench.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert child.stderr is not None and child.stdout is not None
         assert b"landing" in child.stderr.readline()
-        select.select([child.stdout], [], [], dice.random() ** 2 * 0.08)
+        select.select([child.stdout], [], [], dice.random() * 0.02)
         child.send_signal(signal.SIGKILL)
         out, _ = child.communicate(timeout=30)
         hits += child.returncode == -signal.SIGKILL and not out

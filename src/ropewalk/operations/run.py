@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -58,6 +57,7 @@ class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def run(ctx: Context, req: RunRequest) -> Summary:
     """Runs a task file; exit code 10 when a task did not land, 130 when the run was stopped."""
     from ropewalk.run import runner, tasks
+    from ropewalk.run.interrupts import Interrupts
 
     todo = tasks.parse(ctx.read_file(req.tasks), req.tasks)
     harness = _harness(ctx, req, todo)
@@ -78,8 +78,8 @@ def run(ctx: Context, req: RunRequest) -> Summary:
     if req.pass_env:
         harness = _Passing(harness, {name: ctx.env[name] for name in req.pass_env})
         options = options._replace(harness=harness)
-    with interruptible():
-        done = runner.run(ctx.store, ctx.agent, todo, options, watcher(ctx))
+    with Interrupts() as interrupts:
+        done = runner.run(ctx.store, ctx.agent, todo, options, interrupts, watcher(ctx))
     if done.state == "stopped":
         ctx.exit = STOPPED
     elif done.landed < len(done.tasks):
@@ -132,27 +132,6 @@ class _Passing:
 
     def event(self, line: bytes) -> Any:
         return self._inner.event(line)
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP stop a run as ^C does, where this is the main thread."""
-    import signal
-    import threading
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def watcher(ctx: Context) -> Callable[[dict[str, Any]], None]:
@@ -294,6 +273,7 @@ def demo(ctx: Context, req: DemoRequest) -> DemoResponse:
     import tempfile
 
     from ropewalk.run import demo as show
+    from ropewalk.run.interrupts import Interrupts
     from ropewalk.store.layout import git_common_dir
 
     repository = ctx.path(req.repository) if req.repository is not None else None
@@ -302,9 +282,9 @@ def demo(ctx: Context, req: DemoRequest) -> DemoResponse:
     seed = req.seed if req.seed is not None else int.from_bytes(os.urandom(4), "big")
     scratch = tempfile.mkdtemp(prefix="ropewalk-demo-")
     try:
-        with interruptible():
+        with Interrupts() as interrupts:
             wanted = show.Wanted(repository, scratch, seed, ctx.env, req.agents)
-            done = show.demo(wanted, ctx.progress, watcher(ctx))
+            done = show.demo(wanted, ctx.progress, watcher(ctx), interrupts)
     finally:
         if not req.keep:
             shutil.rmtree(scratch, ignore_errors=True)

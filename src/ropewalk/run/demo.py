@@ -21,6 +21,7 @@ from ropewalk.core.process import git, git_env, git_program, run
 from ropewalk.lane.harness.scripted import ScriptedHarness
 from ropewalk.remote import exporting, importing
 from ropewalk.run import report, runner
+from ropewalk.run.interrupts import Interrupts
 from ropewalk.run.killing import Kill, KillingLander
 from ropewalk.run.tasks import Task, parse
 from ropewalk.store import layout, revisions, trees, verify
@@ -69,7 +70,9 @@ class Wanted(NamedTuple):
     agents: int = AGENTS
 
 
-def demo(wanted: Wanted, tell: Callable[[str], None], watch: Callable[[Event], None] | None) -> Demo:
+def demo(
+    wanted: Wanted, tell: Callable[[str], None], watch: Callable[[Event], None] | None, interrupts: Interrupts
+) -> Demo:
     """Runs the demo in its scratch folder and gives what happened; the repository itself is only read."""
     began = clock.monotonic()
     shared = os.path.join(wanted.scratch, "shared")
@@ -97,9 +100,11 @@ def demo(wanted: Wanted, tell: Callable[[str], None], watch: Callable[[Event], N
             ScriptedHarness(), wanted.caller, os.path.join(wanted.scratch, "data"), jobs=wanted.agents, seconds=120.0,
             check_seconds=120.0, lander=killer, export=False,
         )  # fmt: skip
-        done = runner.run(store, "ropewalk/demo", tasks, options, watch)
+        done = runner.run(store, "ropewalk/demo", tasks, options, interrupts, watch)
+        interrupts.check()
         ref = f"refs/heads/{done.ref}"
-        extra = _aim_again(store, killer, options._replace(onto=ref), watch)
+        extra = _aim_again(store, killer, options._replace(onto=ref), interrupts, watch)
+        interrupts.check()
         failed = [f"{t.id}: {t.reason}" for t in (*done.tasks, *extra) if t.state != "landed"]
         return _prove(store, wanted, done, ref, base, killer, failed, began, tell)
 
@@ -112,16 +117,20 @@ def _git_dir(source: str) -> str:
 
 
 def _aim_again(
-    store: Store, killer: KillingLander, options: runner.Options, watch: Callable[[Event], None] | None
+    store: Store,
+    killer: KillingLander,
+    options: runner.Options,
+    interrupts: Interrupts,
+    watch: Callable[[Event], None] | None,
 ) -> list[report.TaskReport]:
     """Lands further small changes until one of them is hit, when all so far were missed."""
     found: list[report.TaskReport] = []
     for number in range(MAX_AIMS):
-        if killer.kill is not None:
+        if killer.kill is not None or interrupts.stopped.is_set():
             break
         step = {"put": f"ropewalk-demo/aim-{number}.txt", "text": f"attempt {number}\n"}
         task = Task(f"aim-{number}", f"Write down that this is attempt {number}.", [step])
-        found += runner.run(store, "ropewalk/demo", [task], options, watch).tasks
+        found += runner.run(store, "ropewalk/demo", [task], options, interrupts, watch).tasks
     return found
 
 

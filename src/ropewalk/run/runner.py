@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from ropewalk.core import clock
@@ -19,6 +19,7 @@ from ropewalk.core.events import Event, EventLog
 from ropewalk.core.ids import short_ref
 from ropewalk.lane.harness.base import Harness
 from ropewalk.run import publish, report
+from ropewalk.run.interrupts import Interrupts
 from ropewalk.run.lander import Here, Lander
 from ropewalk.run.report import Summary, TaskReport
 from ropewalk.run.tasks import Task
@@ -52,9 +53,14 @@ def new_id() -> str:
 
 
 def run(
-    store: Store, actor: str, tasks: Sequence[Task], options: Options, watch: Callable[[Event], None] | None = None
+    store: Store,
+    actor: str,
+    tasks: Sequence[Task],
+    options: Options,
+    interrupts: Interrupts,
+    watch: Callable[[Event], None] | None = None,
 ) -> Summary:
-    """Runs tasks to their end and gives the summary, which is also in the run's folder.
+    """Runs tasks to their end, or until an interrupt, and gives the summary, which is also in the run's folder.
 
     Raises `E_INVALID` or `E_NOT_FOUND` before anything is started.
     """
@@ -82,7 +88,7 @@ def run(
             run_id, ref, folder, options.data_home, options.caller, options.harness, options.lander, options.check,
             options.seconds, options.check_seconds, options.keep,
         )  # fmt: skip
-        done, stopped = _Schedule(store.layout.root, tasks, settings, options.jobs, log).run()
+        done, stopped = _Schedule(store.layout.root, tasks, settings, options.jobs, log).run(interrupts)
         seconds = clock.monotonic() - began
         head = store.ref(ref) or base
         shown = None
@@ -110,7 +116,7 @@ class _Schedule:
         self.waiting = {task.id: task for task in tasks}
         self.missing = {task.id: set(task.needs) for task in tasks}
         self.todo: SimpleQueue[Task | None] = SimpleQueue()
-        self.done: SimpleQueue[TaskReport | BaseException] = SimpleQueue()
+        self.done: SimpleQueue[TaskReport | BaseException | None] = SimpleQueue()
         self.stop = threading.Event()
         self.reports: list[TaskReport] = []
         self.flying = 0
@@ -119,22 +125,23 @@ class _Schedule:
             for n in range(min(jobs, len(tasks)))
         ]
 
-    def run(self) -> tuple[list[TaskReport], bool]:
+    def run(self, interrupts: Interrupts) -> tuple[list[TaskReport], bool]:
         """Gives (reports of all tasks, whether the run was stopped)."""
-        stopped = False
+        interrupts.subscribe(lambda: self.done.put(None))
         for thread in self.threads:
             thread.start()
+        stopped = False
         try:
-            try:
-                self._start_ready()
-                while self.flying:
-                    self._take(self.done.get())
-            except KeyboardInterrupt:
-                stopped = True
-                self.stop.set()
-                self.log.emit("stopping")
-                while self.flying:
-                    self._take(self.done.get(), start=False)
+            self._start_ready()
+            while self.flying:
+                result = self.done.get()
+                if result is not None:
+                    self._take(result, start=not stopped)
+                elif not stopped:
+                    stopped = True
+                    self.stop.set()
+                    self.log.emit("stopping")
+                    self._call_back()
         except BaseException:
             self.stop.set()
             raise
@@ -147,6 +154,17 @@ class _Schedule:
             how, why = ("stopped", "the run was stopped") if stopped else ("blocked", self._why(task))
             self._note(TaskReport(task.id, how, reason=why))
         return self.reports, stopped
+
+    def _call_back(self) -> None:
+        """Takes back the tasks that no thread has begun."""
+        while True:
+            try:
+                task = self.todo.get_nowait()
+            except Empty:
+                return
+            if task is not None:
+                self.flying -= 1
+                self.waiting[task.id] = task
 
     def _thread(self) -> None:
         worker: Worker | None = None
@@ -166,7 +184,7 @@ class _Schedule:
             self.flying += 1
             self.todo.put(self.waiting.pop(name))
 
-    def _take(self, result: TaskReport | BaseException, *, start: bool = True) -> None:
+    def _take(self, result: TaskReport | BaseException, *, start: bool) -> None:
         self.flying -= 1
         if isinstance(result, BaseException):
             raise result

@@ -93,6 +93,8 @@ class _Job:
         self.key = str(uuid.uuid4())
 
     def run(self) -> str:
+        if self.worker.stop.is_set():
+            raise _Stopped
         self._tell("task_started", agent=self.agent)
         self._create()
         report: dict[str, Any] | None = None
@@ -183,12 +185,15 @@ class _Job:
             check=["/bin/sh", "-c", command] if command else [],
             checks=os.path.join(self.settings.data_home, "ropewalk", self.store.format.id, "checks"),
             check_seconds=self.settings.check_seconds,
+            stop=self.worker.stop,
         )
         began = clock.monotonic()
         self._tell("landing")
         try:
             how, landed = self.settings.lander.land(self.store, self.name, wish)
         except CheckFailedError as error:
+            if self.worker.stop.is_set():
+                raise _Stopped from None
             words = str(error.details.get("output", "")).strip().splitlines()
             raise _Failed(f"{error.message}{': ' + words[-1][:300] if words else ''}") from None
         if how == "up_to_date":

@@ -42,10 +42,12 @@ Seen = tuple[int, int, int, int, int]
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """Is when a workspace was looked at, and the stat data and entry of each file that equalled the base."""
+    """Is when a workspace was looked at, the base's tree and entries, and the stat data of files that equalled it."""
 
     at: int
-    files: dict[bytes, tuple[Seen, bytes, bytes]]
+    tree: str
+    base: dict[bytes, Entry]
+    files: dict[bytes, Seen]
 
 
 class Captured(NamedTuple):
@@ -73,15 +75,15 @@ def seen_of(found: os.stat_result) -> Seen:
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_mode
 
 
-def look(files: Files, entries: Mapping[bytes, Entry]) -> Stats:
-    """Gives the stat data of files that were just written from these entries."""
+def look(files: Files, tree: str, entries: dict[bytes, Entry]) -> Stats:
+    """Gives the stat data of files that were just written from the entries of a tree."""
     at = time.time_ns()
-    found: dict[bytes, tuple[Seen, bytes, bytes]] = {}
+    found: dict[bytes, Seen] = {}
     for path, entry in sorted(entries.items()):
         there = files.stat(path)
         if there is not None and entry[0] != trees.GITLINK:
-            found[path] = (seen_of(there), *entry)
-    return Stats(at, found)
+            found[path] = seen_of(there)
+    return Stats(at, tree, entries, found)
 
 
 def save_stats(store: Store, name: str, stats: Stats) -> None:
@@ -100,7 +102,22 @@ def _load_stats(store: Store, name: str) -> Stats:
         with open(os.path.join(state.private(store, name), "stat"), "rb") as file:
             return msgspec.msgpack.decode(file.read(), type=Stats)
     except (OSError, msgspec.DecodeError):
-        return Stats(0, {})
+        return Stats(0, "", {}, {})
+
+
+def base_entries(store: Store, stats: Stats, tree: str) -> dict[bytes, Entry]:
+    """Gives the entries of a tree: those of the last look, with what changed from its tree to this one."""
+    if stats.tree == tree:
+        return stats.base
+    if not stats.tree or store.objects.find(stats.tree) is None:
+        return dict(trees.walk(store.objects, tree))
+    entries = dict(stats.base)
+    for path, _, new in trees.diff(store.objects, stats.tree, tree):
+        if new is None:
+            entries.pop(path, None)
+        else:
+            entries[path] = new
+    return entries
 
 
 def capture(store: Store, ws: Workspace, *, allow: Collection[bytes] = (), write: bool = True) -> Captured:
@@ -117,9 +134,9 @@ class _Capture:
         self.store, self.ws, self.files, self.allow, self.write = store, ws, files, allow, write
         self.objects = store.objects
         self.base_tree = store.objects.commit(ws.base).tree
-        self.base = dict(trees.walk(store.objects, self.base_tree))
         self.old = _load_stats(store, ws.name)
-        self.stats: dict[bytes, tuple[Seen, bytes, bytes]] = {}
+        self.base = base_entries(store, self.old, self.base_tree)
+        self.stats: dict[bytes, Seen] = {}
         self.sizes: dict[bytes, int] = {}
         self.seen: dict[bytes, Seen] = {}
         self.warnings: list[str] = []
@@ -151,8 +168,8 @@ class _Capture:
             for path, _, new in changes:
                 edit.set(path, new)
             tree = edit.write() if changes else self.base_tree
-            if self.stats != self.old.files:
-                save_stats(self.store, self.ws.name, Stats(at, self.stats))
+            if self.stats != self.old.files or self.base_tree != self.old.tree:
+                save_stats(self.store, self.ws.name, Stats(at, self.base_tree, self.base, self.stats))
         return Captured(tree, self.base_tree, entries, changes, self.sizes, self.seen, held, self.warnings)
 
     def _may_land(self, path: bytes, held: list[bytes]) -> bool:
@@ -171,9 +188,13 @@ class _Capture:
     def _lists(self) -> tuple[dict[bytes, Staged] | None, set[bytes], set[bytes]]:
         """Gives (the agent's index or None, paths git tracks, other paths that no rule ignores)."""
         foreign.copy_ignores(self.store, self.ws, self.files)
-        staged, index = foreign.read_index(self.store, self.ws, self.files)
-        if staged is None:
-            self.warnings.append("the workspace's own index can't be read, so its tree alone was taken")
+        if foreign.index_is_ours(self.store, self.ws, self.files):
+            # nobody ran git here since we wrote the index, so it holds the base
+            staged, index = None, None
+        else:
+            staged, index = foreign.read_index(self.store, self.ws, self.files)
+            if staged is None:
+                self.warnings.append("the workspace's own index can't be read, so its tree alone was taken")
         # a path that the agent took out of its index alone is still on disk, and is told by the second list
         tracked = set(staged) if staged is not None else set(self.base)
         done = state.private_git(
@@ -212,8 +233,8 @@ class _Capture:
     def _file(self, path: bytes, there: os.stat_result, base: Entry | None) -> Entry | None:
         seen = self.seen[path]
         known = self.old.files.get(path)
-        if known is not None and known[0] == seen and seen[2] < self.old.at - _RACY and known[1:] == base:
-            self.stats[path] = known
+        if known == seen and seen[2] < self.old.at - _RACY and base is not None and self.old.base.get(path) == base:
+            self.stats[path] = seen
             return base
         if stat.S_ISLNK(there.st_mode):
             data, mode = self.files.link(path), trees.LINK
@@ -227,7 +248,7 @@ class _Capture:
         raw = bytes.fromhex(object_id("blob", data))
         if base is not None and base[1] == raw:
             if base[0] == mode:
-                self.stats[path] = (seen, *base)
+                self.stats[path] = seen
             return mode, raw
         if self.write:
             self.objects.write("blob", data)

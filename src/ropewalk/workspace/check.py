@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from ropewalk.core import clock
 from ropewalk.core.errors import CheckFailedError, InvalidError
-from ropewalk.core.process import ChildTimeout, clean_env, run
+from ropewalk.core.process import ChildTimeout, Done, clean_env, kill_group, run
 from ropewalk.store import identity
 from ropewalk.store.store import Store
 from ropewalk.workspace import checkout
@@ -28,11 +29,13 @@ class Checked(msgspec.Struct, frozen=True):
     cached: bool = False
 
 
-def checked(store: Store, commit: str, argv: Sequence[str], folder: str, seconds: float) -> Checked:
+def checked(
+    store: Store, commit: str, argv: Sequence[str], folder: str, seconds: float, stop: threading.Event | None = None
+) -> Checked:
     """Runs a check on a commit's tree in a new folder below `folder` and gives how it passed.
 
     The folder holds a repository whose HEAD is that commit, and nothing that is ignored or not landed. Raises
-    `E_CHECK_FAILED` with the end of the output when the exit code is not 0 or the bound is reached.
+    `E_CHECK_FAILED` with the end of the output when the exit code is not 0, the bound is reached, or `stop` is set.
     """
     tree = store.objects.commit(commit).tree
     os.makedirs(folder, exist_ok=True)
@@ -47,13 +50,21 @@ def checked(store: Store, commit: str, argv: Sequence[str], folder: str, seconds
         for name in ("ROPEWALK_STORE", "ROPEWALK_AGENT"):
             env.pop(name, None)
         try:
-            done = run(argv, env=env, cwd=work, timeout=seconds)
+            done = _run(argv, env, work, seconds, stop)
         except ChildTimeout:
+            if stop is not None and stop.is_set():
+                raise CheckFailedError(
+                    "the check was stopped", tree=tree, command=list(argv), reason="stopped"
+                ) from None
             raise CheckFailedError(
                 f"the check did not end within {seconds:g} s", tree=tree, command=list(argv), reason="timeout"
             ) from None
         except (FileNotFoundError, PermissionError, NotADirectoryError):
-            raise InvalidError(f"the check {argv[0]!r} can't be started", command=list(argv)) from None
+            raise InvalidError(
+                f"the check {argv[0]!r} can't be started",
+                hint="a line for the shell goes behind -- as: sh -c '…'",
+                command=list(argv),
+            ) from None
         spent = round(clock.monotonic() - began, 3)
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -69,3 +80,26 @@ def checked(store: Store, commit: str, argv: Sequence[str], folder: str, seconds
             output=tail,
         )
     return Checked(tree, 0, spent)
+
+
+def _run(argv: Sequence[str], env: Mapping[str, str], cwd: str, seconds: float, stop: threading.Event | None) -> Done:
+    """Runs a program as `core.process.run` does, and ends it within a tick after `stop` is set, too."""
+    import subprocess
+
+    if stop is None:
+        return run(argv, env=env, cwd=cwd, timeout=seconds)
+    child = subprocess.Popen(
+        list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env), cwd=cwd,
+        start_new_session=True,
+    )  # fmt: skip
+    until = clock.monotonic() + seconds
+    while True:
+        try:
+            out, err = child.communicate(timeout=0.2)
+            return Done(child.returncode, out, err)
+        except subprocess.TimeoutExpired:
+            if clock.monotonic() < until and not stop.is_set():
+                continue
+            kill_group(child)
+            child.communicate()
+            raise ChildTimeout([str(argv[0])], seconds) from None

@@ -124,8 +124,9 @@ def _build(store: Store, ws: Workspace) -> Workspace:
         make_private(store, ws.name, ws.base)
         shutil.copyfile(os.path.join(part, ".git", "index"), os.path.join(state.git_dir(store, ws.name), "index"))
         with Files(part) as files:
-            entries = dict(trees.walk(store.objects, store.objects.commit(ws.base).tree))
-            capture.save_stats(store, ws.name, capture.look(files, entries))
+            tree = store.objects.commit(ws.base).tree
+            entries = dict(trees.walk(store.objects, tree))
+            capture.save_stats(store, ws.name, capture.look(files, tree, entries))
         os.rename(part, ws.path)
     except OSError as error:
         raise os_error(error, "making the workspace") from None

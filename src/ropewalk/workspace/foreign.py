@@ -54,6 +54,19 @@ def read_index(store: Store, ws: Workspace, files: Files) -> tuple[dict[bytes, S
     return found, copy
 
 
+def index_is_ours(store: Store, ws: Workspace, files: Files) -> bool:
+    """Says whether the agent's index is, byte for byte, the one that we gave it last."""
+    there = files.stat(b".git/index")
+    path = os.path.join(state.git_dir(store, ws.name), "index")
+    try:
+        if there is None or there.st_size != os.stat(path).st_size:
+            return False
+        with open(path, "rb") as file:
+            return files.read(b".git/index", INDEX_MAX) == file.read()
+    except FileNotFoundError:
+        return False
+
+
 def copy_ignores(store: Store, ws: Workspace, files: Files) -> None:
     """Takes over the agent's own ignore list (`.git/info/exclude`) into our git directory."""
     data = files.read(b".git/info/exclude", 1 << 20) or b""

@@ -6,6 +6,7 @@ checked, then published on that very head; a head that moved meanwhile makes ano
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ class Wish(NamedTuple):
     check: Sequence[str] = ()
     checks: str = ""
     check_seconds: float = 1800.0
+    stop: threading.Event | None = None
     answering: Answering | None = None
     allow: Collection[bytes] = ()
     allow_revert: bool = False
@@ -93,7 +95,7 @@ def land_workspace(store: Store, ws: Workspace, wish: Wish, tell: Callable[[str]
         error.hint = f"answer with --resolve FILE, or run `rw ws rebase {ws.name}` to see both sides in the files"
         raise
     at = landed.landed if landed.status != "up_to_date" else landed.merged_onto
-    ws = move.after_land(store, ws, at)
+    ws = move.after_land(store, ws, at, now)
     return Outcome(landed, change, checks, ws, now.warnings)
 
 
@@ -142,7 +144,7 @@ def _land_checked(
             checks.append(msgspec.structs.replace(passed[tree], cached=True))
         else:
             tell(f"checking the merged tree (attempt {attempt})")
-            passed[tree] = check.checked(store, ready.commit, wish.check, wish.checks, wish.check_seconds)
+            passed[tree] = check.checked(store, ready.commit, wish.check, wish.checks, wish.check_seconds, wish.stop)
             checks.append(passed[tree])
         try:
             on_this = msgspec.structs.replace(req, expect_target=ready.target)

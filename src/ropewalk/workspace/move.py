@@ -8,6 +8,7 @@ is compared with what it was and what it is to be, so that making it twice chang
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,7 +25,8 @@ from ropewalk.workspace.files import Files
 from ropewalk.workspace.state import Workspace
 
 KEPT = b".git/ropewalk-kept"
-OURS, THEIRS = b"<<<<<<< this workspace", b">>>>>>> "
+OURS, BASE, THEIRS = b"<<<<<<< this workspace", b"||||||| base", b">>>>>>> "
+_BASE_MARK = re.compile(rb"\|{7} [0-9a-f]{7,40}(:.*)?\Z")
 _LEFTOVERS = (b"MERGE_HEAD", b"MERGE_MSG", b"MERGE_MODE", b"CHERRY_PICK_HEAD", b"REVERT_HEAD", b"AUTO_MERGE")
 
 
@@ -48,15 +50,16 @@ def settle(store: Store, ws: Workspace) -> Workspace:
     return ws if row is None else after_land(store, ws, str(row[0]))
 
 
-def after_land(store: Store, ws: Workspace, landed: str) -> Workspace:
+def after_land(store: Store, ws: Workspace, landed: str, now: Captured | None = None) -> Workspace:
     """Moves a workspace to the commit its pending changeset became, and records that as its base.
 
-    What was edited since the capture stays; where it does not fit what landed, the workspace stays where it
-    is, on its own landed changeset.
+    `now` is the capture that the changeset was made of, when it was made just now. What was edited since stays;
+    where it does not fit what landed, the workspace stays where it is, on its own landed changeset.
     """
     pending = ws.note.pending
     assert pending is not None
-    now = capture.capture(store, ws)
+    if now is None or now.tree != pending.tree or not _untouched(ws, now, store, landed):
+        now = capture.capture(store, ws)
     head_tree = store.objects.commit(landed).tree
     tree = head_tree
     if now.tree not in (pending.tree, head_tree):
@@ -71,6 +74,13 @@ def after_land(store: Store, ws: Workspace, landed: str) -> Workspace:
     bring(store, ws, now, tree, landed)
     store.objects.take_new()
     return state.save(store, _standing(ws, landed))
+
+
+def _untouched(ws: Workspace, now: Captured, store: Store, landed: str) -> bool:
+    """Says whether the files that a move would write are as they were captured."""
+    todo = trees.diff(store.objects, now.tree, store.objects.commit(landed).tree)
+    with Files(ws.path) as files:
+        return not _touched(files, now, todo)
 
 
 def _standing(ws: Workspace, base: str, conflicts: Sequence[str] = (), theirs: str | None = None) -> Workspace:
@@ -114,7 +124,10 @@ def rebase(store: Store, ws: Workspace, ref: str, agent: str) -> Rebased:
         if entry is None or entry[0] not in (trees.FILE, trees.EXEC):
             continue
         lines = objects.read(entry[1].hex(), "blob").split(b"\n")
-        text = b"\n".join(next((new for old, new in labels.items() if line.startswith(old)), line) for line in lines)
+        text = b"\n".join(
+            BASE if _BASE_MARK.match(line) else next((new for old, new in labels.items() if line.startswith(old)), line)
+            for line in lines
+        )
         edit.set(conflict.path, (entry[0], bytes.fromhex(objects.write("blob", text))))
     shown = edit.write() if merged.conflicts else merged.tree
     bring(store, ws, now, shown, target)
@@ -160,7 +173,12 @@ def bring(store: Store, ws: Workspace, now: Captured, tree: str, head: str) -> N
     """
     todo = trees.diff(store.objects, now.tree, tree)
     with Files(ws.path) as files:
-        _check_untouched(files, now, todo)
+        for path in _touched(files, now, todo):
+            raise ConflictError(
+                f"{path_text(path)!r} was edited while the workspace was being moved",
+                hint="let the agent come to rest, then run the command again",
+                path=path_text(path),
+            )
         for change in todo:
             if change.new is None:
                 files.remove(change.path)
@@ -175,17 +193,16 @@ def bring(store: Store, ws: Workspace, now: Captured, tree: str, head: str) -> N
         _set_head(store, ws, files, head)
 
 
-def _check_untouched(files: Files, now: Captured, todo: Sequence[Change]) -> None:
+def _touched(files: Files, now: Captured, todo: Sequence[Change]) -> list[bytes]:
+    """Gives the paths of `todo` that are not as they were captured."""
+    found = []
     for change in todo:
         seen = now.seen.get(change.path)
         if seen is not None and change.old is not None:
             there = files.stat(change.path)
             if there is None or capture.seen_of(there) != seen:
-                raise ConflictError(
-                    f"{path_text(change.path)!r} was edited while the workspace was being moved",
-                    hint="let the agent come to rest, then run the command again",
-                    path=path_text(change.path),
-                )
+                found.append(change.path)
+    return found
 
 
 def _put(store: Store, files: Files, change: Change, data: bytes) -> None:
