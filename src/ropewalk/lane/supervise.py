@@ -262,13 +262,29 @@ def sweep(lane_id: str) -> list[int]:
         found = [pid for pid in found if pid not in killed]
         if not found:
             break
-        for pid in found:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            killed.append(pid)
+        _kill_and_wait(found)
+        killed += found
     return killed
+
+
+def _kill_and_wait(pids: list[int], seconds: float = 5.0) -> None:
+    """Kills processes and waits until they are gone, or until the bound."""
+    import select
+
+    handles: list[int] = []
+    for pid in pids:
+        try:
+            if hasattr(os, "pidfd_open"):
+                handles.append(os.pidfd_open(pid))
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    until = clock.monotonic() + seconds
+    for handle in handles:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        poll.poll(max(0.0, until - clock.monotonic()) * 1000)
+        os.close(handle)
 
 
 def _tail(path: str, size: int = 2000) -> str:
