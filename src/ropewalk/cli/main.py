@@ -62,6 +62,11 @@ def _main(words: list[str]) -> int:
 
         values, options = request(operation, leading + rest, read_input)
         context = make_context(options.store, options.agent)
+        if operation.name in ("run", "demo") and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+            from ropewalk.cli.live import Live
+
+            live = Live(sys.stderr)
+            context.show_on(live.say, live.event)
     except RopewalkError as error:
         return _fail(name, error, output)
     except OSError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ropewalk.core import config
 from ropewalk.core.errors import IdentityRequiredError, InvalidError
@@ -37,6 +38,7 @@ class Context:
         self.auth = auth
         self.env = dict(env or {})
         self._progress = progress
+        self.watch: Callable[[dict[str, Any]], None] | None = None
         self.data_home = data_home
         self.state_home = state_home
         self.settings = dict(settings) if settings is not None else config.resolve({}, {})
@@ -101,6 +103,10 @@ class Context:
     def read_file(self, path: str) -> bytes:
         """Reads a file that the request names."""
         return read_disk_file(self.path(path))
+
+    def show_on(self, say: Callable[[str], None], watch: Callable[[dict[str, Any]], None]) -> None:
+        """Shows progress, and the events of runs, on a display that draws them itself."""
+        self._progress, self.watch = say, watch
 
     def progress(self, line: str) -> None:
         """Shows a line of progress, where there is somewhere to show it."""

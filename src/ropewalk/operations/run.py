@@ -136,6 +136,8 @@ class _Passing:
 
 def watcher(ctx: Context) -> Callable[[dict[str, Any]], None]:
     """Gives what shows a run's events: the face's own display, else a line for each that matters."""
+    if ctx.watch is not None:
+        return ctx.watch
 
     def show(event: dict[str, Any]) -> None:
         line = line_of(event)
