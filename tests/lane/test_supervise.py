@@ -158,3 +158,14 @@ def test_much_output_and_odd_bytes_do_no_harm(run: Run, tmp_path: Path) -> None:
     done = run("head -c 3000000 /dev/urandom; yes | head -n 100000; exit 0\n", events=events)
     assert done.code == 0
     assert (tmp_path / "lane" / "stdout").stat().st_size == 3_200_000
+
+
+def test_a4_git_in_a_workspace_without_its_own_repository_finds_no_other(run: Run, tmp_path: Path) -> None:
+    import subprocess
+
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, capture_output=True)
+    (tmp_path / "users.txt").write_text("not committed\n")
+    done = run("git status; git add -A; exit $?\n")
+    assert done.code == 128 and "not a git repository" in done.tail
+    index = tmp_path / ".git" / "index"
+    assert not index.exists()

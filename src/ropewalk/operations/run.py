@@ -276,10 +276,9 @@ def demo(ctx: Context, req: DemoRequest) -> DemoResponse:
 
     from ropewalk.run import demo as show
     from ropewalk.run.interrupts import Interrupts
-    from ropewalk.store.layout import git_common_dir
 
     repository = ctx.path(req.repository) if req.repository is not None else None
-    if repository is None and not req.sample and git_common_dir(ctx.cwd) is not None:
+    if repository is None and not req.sample and show.usable(ctx.cwd):
         repository = ctx.cwd
     seed = req.seed if req.seed is not None else int.from_bytes(os.urandom(4), "big")
     scratch = tempfile.mkdtemp(prefix="ropewalk-demo-")

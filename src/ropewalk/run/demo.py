@@ -86,7 +86,9 @@ def demo(
     tell(f"making a store and importing {os.path.basename(source.rstrip('/'))}")
     branch = importing.current_branch(_git_dir(source))
     if branch is None:
-        raise InvalidError("the repository has no commit yet", hint="run the demo without a repository", path=source)
+        raise InvalidError(
+            "the repository has no branch with a commit checked out", hint="check one out, or add --sample", path=source
+        )
     name = branch[0].removeprefix("refs/heads/")
     layout.create(root, str(uuid.UUID(int=wanted.seed & ((1 << 128) - 1))), "demo", name)
     with Store(root) as store:
@@ -107,6 +109,17 @@ def demo(
         interrupts.check()
         failed = [f"{t.id}: {t.reason}" for t in (*done.tasks, *extra) if t.state != "landed"]
         return _prove(store, wanted, done, ref, base, killer, failed, began, tell)
+
+
+def usable(folder: str) -> bool:
+    """Says whether the repository a folder is in has a branch checked out, with its whole history."""
+    found = layout.git_common_dir(folder)
+    if found is None or os.path.exists(os.path.join(found[1], "shallow")):
+        return False
+    try:
+        return importing.current_branch(found[0]) is not None
+    except RopewalkError:
+        return False  # its ids or its history are not for us
 
 
 def _git_dir(source: str) -> str:

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import msgspec
 
 from ropewalk.core.errors import InternalError, InvalidError, WorkspaceDamagedError
-from ropewalk.core.ids import check_path, path_text
+from ropewalk.core.ids import EMPTY_TREE, check_path, path_text
+from ropewalk.core.process import git
 from ropewalk.store import trees
 from ropewalk.store.loose import object_id, write_all
 from ropewalk.store.store import Store
@@ -105,12 +106,25 @@ def _load_stats(store: Store, name: str) -> Stats:
         return Stats(0, "", {}, {})
 
 
+def all_entries(store: Store, tree: str) -> dict[bytes, Entry]:
+    """Gives every entry of a tree in git's order; for a large one a child of git is faster than we are."""
+    if tree == EMPTY_TREE:
+        return {}
+    out = git(store.layout.repo, "ls-tree", "-r", "-z", "--full-tree", tree, timeout=600).out
+    found: dict[bytes, Entry] = {}
+    for row in out.split(b"\0")[:-1]:
+        head, _, path = row.partition(b"\t")
+        mode, _, oid = head.split(b" ")
+        found[path] = (mode, bytes.fromhex(oid.decode("ascii")))
+    return found
+
+
 def base_entries(store: Store, stats: Stats, tree: str) -> dict[bytes, Entry]:
     """Gives the entries of a tree: those of the last look, with what changed from its tree to this one."""
     if stats.tree == tree:
         return stats.base
     if not stats.tree or store.objects.find(stats.tree) is None:
-        return dict(trees.walk(store.objects, tree))
+        return all_entries(store, tree)
     entries = dict(stats.base)
     for path, _, new in trees.diff(store.objects, stats.tree, tree):
         if new is None:

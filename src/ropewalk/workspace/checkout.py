@@ -16,7 +16,7 @@ import msgspec
 from ropewalk.core import clock
 from ropewalk.core.errors import InternalError, InvalidError, StoreCorruptError, os_error
 from ropewalk.core.process import git_env, git_program, run
-from ropewalk.store import identity, layout, trees
+from ropewalk.store import identity, layout
 from ropewalk.store.layout import WORKSPACE_MARK, Mark
 from ropewalk.store.objects import Person
 from ropewalk.store.store import Store
@@ -125,7 +125,7 @@ def _build(store: Store, ws: Workspace) -> Workspace:
         shutil.copyfile(os.path.join(part, ".git", "index"), os.path.join(state.git_dir(store, ws.name), "index"))
         with Files(part) as files:
             tree = store.objects.commit(ws.base).tree
-            entries = dict(trees.walk(store.objects, tree))
+            entries = capture.all_entries(store, tree)
             capture.save_stats(store, ws.name, capture.look(files, tree, entries))
         os.rename(part, ws.path)
     except OSError as error:
