@@ -241,3 +241,26 @@ def test_the_command_takes_check_with_and_without_its_flag(bench: Bench) -> None
     done = bench.rw("ws", "land", "-m", "x", "--check", "--", "test", "-e", "x", folder=path)
     assert [c["rc"] for c in done["result"]["checks"]] == [0]
     assert msgspec.json.encode(done["result"]["land"])
+
+
+def test_a10_an_undone_land_does_not_come_back_with_later_work(bench: Bench) -> None:
+    from ropewalk.store import refs
+
+    path = bench.create()
+    (path / "first").write_text("1\n")
+    bench.land(message="first")
+    refs.undo(bench.store, "person/me", _land_op(bench))
+    (path / "second").write_text("2\n")
+    with pytest.raises(LandMismatchError) as caught:
+        bench.land(message="second")
+    assert caught.value.details["reason"] == "undone"
+    assert "first" not in bench.tree()
+    assert bench.land(message="second", allow_reland=True).landed.status == "landed"
+    assert {"first", "second"} <= set(bench.tree())
+
+
+def _land_op(bench: Bench) -> int:
+    """Gives the number of the last land."""
+    row = bench.store.db.row("SELECT max(op) FROM ops WHERE kind = 'land'")
+    assert row is not None
+    return int(row[0])

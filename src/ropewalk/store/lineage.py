@@ -82,7 +82,7 @@ def is_on(store: Store, commit: str, head: str) -> bool:
     made_here = store.db.row("SELECT 1 FROM changesets WHERE id = ?", (commit,)) is not None
     if made_here and store.objects.commit(commit).committer.at >= near.oldest:
         return False  # by our own clock it is newer than the window's end, and it is not in the window
-    done = git(store.layout.repo, "merge-base", "--is-ancestor", commit, head, ok=(0, 1, 128), timeout=60)
+    done = store.git("merge-base", "--is-ancestor", commit, head, ok=(0, 1, 128), timeout=60)
     return done.code == 0
 
 
@@ -107,7 +107,8 @@ def find_base(store: Store, ref: str, head: str, change: str, *, allow_reland: b
         if is_on(store, oid, head):
             return Base(oid, tuple(own))
         # an undo takes a land off, and so does a ref that is moved back by hand
-        rows = store.db.rows("SELECT landed FROM landed WHERE change = ? AND ref = ?", (oid, ref))
+        # a commit that was itself put there by a land, and is not there now, was taken back as well
+        rows = store.db.rows("SELECT landed FROM landed WHERE (change = ? OR landed = ?) AND ref = ?", (oid, oid, ref))
         lands = [str(row[0]) for row in rows]
         if any(is_on(store, landed, head) for landed in lands):
             return Base(oid, tuple(own))
