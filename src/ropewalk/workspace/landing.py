@@ -140,6 +140,10 @@ def _land_checked(
         if isinstance(ready, Landed):
             return ready
         tree = store.objects.commit(ready.commit).tree
+        for made in ready.new:
+            if made.packed:
+                # the checkout's git must see what is not published yet
+                store.objects.loose.put(made.id, made.packed)
         if tree in passed:
             checks.append(msgspec.structs.replace(passed[tree], cached=True))
         else:
