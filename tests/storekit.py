@@ -216,6 +216,11 @@ class Kit:
         os.truncate(path, int(os.path.getsize(path) * keep))
         return path
 
+    def only_loose(self, oid: str) -> str:
+        """Takes an object out of the journal, which would stand in for a damaged file; gives the file's path."""
+        self.store.db.run("DELETE FROM object_journal WHERE id = ?", (oid,))
+        return self.loose(oid)
+
     def close(self) -> None:
         """Closes the store."""
         self.store.close()

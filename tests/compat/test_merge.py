@@ -475,6 +475,7 @@ class Told(NamedTuple):
 
 def ask_git(objects: Objects, folder: Path, wanted: list[tuple[str, str, str]]) -> list[Told]:
     """Gives git's own merges of (base, ours, theirs), from commits in a repository of its own."""
+    objects.spill()
     repo = str(folder / "git.git")
     stock("init", "--quiet", "--bare", repo)
     (folder / "git.git" / "objects" / "info" / "alternates").write_text(objects.loose.folder + "\n")
@@ -485,6 +486,7 @@ def ask_git(objects: Objects, folder: Path, wanted: list[tuple[str, str, str]]) 
         one = own.write_commit(ours, [root], NOBODY, NOBODY, b"ours\n")
         two = own.write_commit(theirs, [root], NOBODY, NOBODY, b"theirs\n")
         rows.append(f"{one} {two}\n")
+    own.spill()
     own.close()
     done = subprocess.run(
         ["git", "--git-dir", repo, "-c", "merge.renames=true", "-c", "merge.directoryRenames=conflict",

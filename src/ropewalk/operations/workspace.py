@@ -26,7 +26,6 @@ from ropewalk.core.errors import (
     WorkspaceGoneError,
 )
 from ropewalk.core.ids import check_key, check_ref, path_bytes, path_text, short_ref
-from ropewalk.core.process import git
 from ropewalk.operations.context import Context
 from ropewalk.operations.publish import Key
 from ropewalk.operations.registry import Command, operation
@@ -144,7 +143,7 @@ def _behind(ctx: Context, ws: Workspace) -> int:
     head = ctx.store.ref(ws.target)
     if head is None or head == ws.base:
         return 0
-    return int(git(ctx.store.layout.repo, "rev-list", "--count", f"{ws.base}..{head}", timeout=60).text())
+    return int(ctx.store.git("rev-list", "--count", f"{ws.base}..{head}", timeout=60).text())
 
 
 def _named(ctx: Context, name: str | None) -> Workspace:

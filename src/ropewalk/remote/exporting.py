@@ -190,13 +190,13 @@ def _present(store: Store, ids: list[str]) -> list[str]:
     if not ids:
         return []
     stdin = "".join(f"{oid}\n" for oid in ids).encode("ascii")
-    out = git(store.layout.repo, "cat-file", "--batch-check=%(objectname)", "--buffer", stdin=stdin, timeout=600).text()
+    out = store.git("cat-file", "--batch-check=%(objectname)", "--buffer", stdin=stdin, timeout=600).text()
     return [line for line in out.split("\n") if line and not line.endswith(" missing")]
 
 
 def _count(store: Store, head: str, without: list[str]) -> int:
     stdin = "".join([f"{head}\n", *(f"^{oid}\n" for oid in without)]).encode("ascii")
-    return int(git(store.layout.repo, "rev-list", "--count", "--stdin", stdin=stdin, timeout=600).text())
+    return int(store.git("rev-list", "--count", "--stdin", stdin=stdin, timeout=600).text())
 
 
 def _moved(there: Place, name: str, old: str | None, head: str) -> CasMismatchError:

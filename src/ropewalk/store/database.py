@@ -34,7 +34,8 @@ CREATE TABLE land_paths (path BLOB NOT NULL, ref TEXT NOT NULL, op INTEGER NOT N
                          author TEXT NOT NULL, PRIMARY KEY (path, ref, op)) WITHOUT ROWID;
 CREATE TABLE keys (scope TEXT NOT NULL, key TEXT NOT NULL, request BLOB NOT NULL, result TEXT NOT NULL,
                    op INTEGER NOT NULL, PRIMARY KEY (scope, key)) WITHOUT ROWID;
-CREATE TABLE object_journal (seq INTEGER PRIMARY KEY, id TEXT NOT NULL, packed BLOB NOT NULL);
+CREATE TABLE object_journal (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, packed BLOB NOT NULL);
+CREATE INDEX object_journal_id ON object_journal (id);
 CREATE TABLE workspaces (name TEXT PRIMARY KEY, path TEXT NOT NULL, base TEXT NOT NULL, created_base TEXT NOT NULL,
                          target TEXT NOT NULL, agent TEXT NOT NULL, created_at INTEGER NOT NULL, state TEXT NOT NULL,
                          note TEXT) WITHOUT ROWID;

@@ -207,10 +207,8 @@ def sizes(store: Store, ids: Sequence[str]) -> dict[str, int]:
         else:
             found[oid] = size
     if packed:
-        from ropewalk.core.process import git
-
         asked = "".join(f"{oid}\n" for oid in packed).encode("ascii")
-        out = git(store.layout.repo, "cat-file", "--batch-check=%(objectname) %(objectsize)", "--buffer",
+        out = store.git("cat-file", "--batch-check=%(objectname) %(objectsize)", "--buffer",
                   stdin=asked, timeout=120).out  # fmt: skip
         for line in out.decode("ascii", "replace").splitlines():
             oid, _, size_text = line.partition(" ")

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from ropewalk.core.errors import LandMismatchError
 from ropewalk.core.ids import EMPTY_TREE, path_bytes, path_text, short_ref
-from ropewalk.core.process import git
 from ropewalk.store import trees
 from ropewalk.store.store import Store
 from ropewalk.store.trees import TREE, Change, Entry
@@ -68,9 +67,7 @@ def _by_parts(old: Entry | None, new: Entry | None, there: Entry | None) -> Entr
 def _mismatch(store: Store, base: str, change: str, target: str, path: bytes, words: str, free: set[bytes]) -> None:
     """Raises, unless a rename on either side explains the path."""
     for side in (change, target):
-        out = git(
-            store.layout.repo, "diff-tree", "-r", "-M", "-l10000", "--name-status", "--diff-filter=R", "-z", base, side
-        ).out
+        out = store.git("diff-tree", "-r", "-M", "-l10000", "--name-status", "--diff-filter=R", "-z", base, side).out
         fields = out.split(b"\0")
         for n in range(0, len(fields) - 2, 3):
             free.update(fields[n + 1 : n + 3])

@@ -8,7 +8,7 @@ import msgspec
 
 from ropewalk.core.errors import BusyError, InvalidError
 from ropewalk.core.ids import EMPTY_TREE, path_bytes, path_text, show_text
-from ropewalk.core.process import ChildTimeout, Done, git
+from ropewalk.core.process import ChildTimeout, Done
 from ropewalk.store import files, revisions, trees
 from ropewalk.store.files import Lines
 from ropewalk.store.objects import Commit, parse_commit
@@ -115,7 +115,7 @@ def raw(store: Store, rev: str, path: str) -> bytes:
 def child(store: Store, *args: str | bytes, ok: tuple[int, ...] = (0,), timeout: float = _TIMEOUT) -> Done:
     """Runs a reading git with paths taken as they are; `E_BUSY` when it takes longer than its bound."""
     try:
-        return git(store.layout.repo, "--literal-pathspecs", *args, ok=ok, timeout=timeout)
+        return store.git("--literal-pathspecs", *args, ok=ok, timeout=timeout)
     except ChildTimeout as error:
         raise BusyError(
             f"this took longer than {error.seconds:g} s", hint="ask for less: a path, or fewer entries"

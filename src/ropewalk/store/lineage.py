@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from ropewalk.core.errors import LandMismatchError, ShallowError
 from ropewalk.core.ids import short_ref
-from ropewalk.core.process import git
 from ropewalk.store.store import Store
 
 _WINDOW = 512

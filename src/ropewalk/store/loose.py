@@ -106,11 +106,10 @@ class LooseStore:
         packed = self.read_packed(oid)
         return None if packed is None else inflate(packed, oid)
 
-    def write(self, kind: str, content: bytes) -> NewObject:
-        """Writes an object and gives its id and packed bytes; what already is there whole is left as it is.
+    def make(self, kind: str, content: bytes) -> NewObject:
+        """Gives an object's id and packed bytes; one larger than `FSYNC_SIZE` is written and synced at once.
 
         A damaged file is replaced. Another content under the same id, a collision, is `E_STORE_CORRUPT`.
-        Nothing is synced, unless the object is larger than `FSYNC_SIZE`: then file and folder are.
         """
         data = b"%s %d\0" % (kind.encode("ascii"), len(content)) + content
         oid = sha1(data, usedforsecurity=False).hexdigest()
@@ -126,8 +125,31 @@ class LooseStore:
             except Damaged:
                 pass
         packed = deflate(data)
-        self.put(oid, packed, sync=large)
+        if large:
+            self.put(oid, packed, sync=True)
         return NewObject(oid, kind, b"" if large else packed)
+
+    def write(self, kind: str, content: bytes) -> str:
+        """Writes an object's loose file, unsynced, and gives its id."""
+        made = self.make(kind, content)
+        self.ensure(made.id, made.packed)
+        return made.id
+
+    def ensure(self, oid: str, packed: bytes) -> bool:
+        """Puts a loose file in place unless a whole one is there; existence alone is no evidence (A3)."""
+        if not packed:
+            return False
+        there = self.read_packed(oid)
+        if there is not None:
+            if there == packed:
+                return False
+            try:
+                inflate(there, oid)
+                return False
+            except Damaged:
+                pass
+        self.put(oid, packed)
+        return True
 
     def put(self, oid: str, packed: bytes, *, sync: bool = False) -> None:
         """Puts a loose file in place by rename, over a damaged one too."""

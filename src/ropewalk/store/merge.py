@@ -19,7 +19,7 @@ from ropewalk.core.ids import EMPTY_TREE
 from ropewalk.core.process import ChildTimeout, git_env, git_program, run
 from ropewalk.store import trees
 from ropewalk.store.loose import Damaged
-from ropewalk.store.objects import Objects, Person
+from ropewalk.store.objects import Objects, Person, commit_bytes
 from ropewalk.store.trees import TREE, Entry
 
 _NOBODY = Person(b"ropewalk", b"merge@ropewalk.local", 0, b"+0000")
@@ -130,6 +130,7 @@ def merge_ort(objects: Objects, base: str, ours: str, theirs: str, *, timeout: f
     git 2.39 takes no base of its own; the synthetic commits make it the one we name (A10). They are removed
     afterwards; user and system configuration have no part in it (A42).
     """
+    objects.spill()
     root = _synthetic(objects, base, [])
     one, two = _synthetic(objects, ours, [root]), _synthetic(objects, theirs, [root])
     argv: list[str | bytes] = [git_program(), f"--git-dir={objects.git_dir}"]
@@ -163,13 +164,9 @@ def merge_ort(objects: Objects, base: str, ours: str, theirs: str, *, timeout: f
 
 
 def _synthetic(objects: Objects, tree: str, parents: Sequence[str]) -> str:
-    before = set(objects.new)
-    # process and thread id keep two of them from removing each other's
+    """Writes a commit of a tree for git alone; process and thread id keep two merges from removing each other's."""
     who = _NOBODY._replace(name=b"ropewalk %d.%d" % (os.getpid(), get_ident()))
-    oid = objects.write_commit(tree, parents, who, who, b"merge\n")
-    if oid not in before:
-        objects.new.pop(oid, None)
-    return oid
+    return objects.loose.write("commit", commit_bytes(tree, parents, who, who, b"merge\n"))
 
 
 def parse_output(out: bytes) -> tuple[str, tuple[Conflict, ...], tuple[Message, ...]]:

@@ -1,4 +1,6 @@
-"""Objects of a repository: loose files by our own reader, packs through a `git cat-file` child.
+"""Objects of a repository: loose files and the journal by our own reader, packs through a `git cat-file` child.
+
+What is written is kept in memory until a transaction journals it; the projection puts it into `repo.git`.
 
 Everything is addressed by 40 hexadecimal digits. Parsed trees and commits are kept in small caches, which
 never go stale because an object never changes.
@@ -9,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ropewalk.core.errors import NotFoundError, StoreCorruptError
@@ -61,13 +63,33 @@ class Commit(NamedTuple):
         return None
 
 
-class Objects:
-    """Reads and writes the objects of one repository; what it writes is also kept in `new` until taken."""
+def _no_journal(oid: str) -> bytes | None:
+    return None
 
-    def __init__(self, git_dir: str) -> None:
+
+def _nothing() -> None:
+    return None
+
+
+class Objects:
+    """Reads and writes the objects of one repository; what it writes is kept in `new` until taken.
+
+    `journal` gives the packed bytes of an object that is in the store's journal; `expose` puts all of the
+    journal's objects where git sees them.
+    """
+
+    def __init__(
+        self,
+        git_dir: str,
+        journal: Callable[[str], bytes | None] = _no_journal,
+        expose: Callable[[], None] = _nothing,
+    ) -> None:
         self.git_dir = git_dir
+        self._journal = journal
+        self._expose = expose
         self.loose = LooseStore(os.path.join(git_dir, "objects"))
         self.new: dict[str, NewObject] = {}
+        self._spilled: set[str] = set()
         self._child: ObjectChild | None = None
         self._child_stamp = 0
         self._trees: OrderedDict[str, trees.Tree] = OrderedDict({EMPTY_TREE: {}})
@@ -87,7 +109,7 @@ class Objects:
         """
         damage = None
         try:
-            found = self.loose.read(oid)
+            found = self._unpacked(oid)
         except Damaged as error:
             damage, found = str(error), None
         if found is None:
@@ -97,6 +119,25 @@ class Objects:
         if found is None and oid == EMPTY_TREE:
             return "tree", b""
         return found
+
+    def _unpacked(self, oid: str) -> tuple[str, bytes] | None:
+        """Gives (type, content) from memory, a loose file or the journal; raises `Damaged`."""
+        mine = self.new.get(oid)
+        if mine is not None and mine.packed:
+            return inflate(mine.packed, oid)
+        damage: Damaged | None = None
+        try:
+            found = self.loose.read(oid)
+            if found is not None:
+                return found
+        except Damaged as error:
+            damage = error
+        packed = self._journal(oid)
+        if packed is not None:
+            return inflate(packed, oid)
+        if damage is not None:
+            raise damage
+        return None
 
     def read(self, oid: str, want: str | None = None) -> bytes:
         """Gives the content of an object; `E_NOT_FOUND` when it is missing or not of the wanted type."""
@@ -113,7 +154,7 @@ class Objects:
         packed = []
         for oid in ids:
             try:
-                found = self.loose.read(oid)
+                found = self._unpacked(oid)
             except Damaged:
                 found = None
             if found is None:
@@ -186,10 +227,17 @@ class Objects:
         return cached
 
     def write(self, kind: str, content: bytes) -> str:
-        """Writes an object loose and unsynced, notes it in `new`, and gives its id."""
-        written = self.loose.write(kind, content)
-        self.new[written.id] = written
-        return written.id
+        """Makes an object, notes it in `new` for the journal, and gives its id; a large one is on disk at once."""
+        made = self.loose.make(kind, content)
+        self.new[made.id] = made
+        return made.id
+
+    def spill(self) -> None:
+        """Puts what is in `new` and in the journal where git sees it, before a git child is asked about it."""
+        self._expose()
+        for oid in self.new.keys() - self._spilled:
+            self.loose.ensure(oid, self.new[oid].packed)
+            self._spilled.add(oid)
 
     def write_tree(self, entries: Mapping[bytes, trees.Entry], *, ordered: bool = False) -> str:
         """Writes a tree and gives its id; `ordered` says that the entries are in git's order already."""
@@ -210,12 +258,7 @@ class Objects:
         encoding: bytes = b"",
     ) -> str:
         """Writes a commit and gives its id; `encoding` names the message's, when it is not UTF-8."""
-        lines = [b"tree " + tree.encode("ascii")]
-        lines += [b"parent " + p.encode("ascii") for p in parents]
-        lines += [b"author " + author.line(), b"committer " + committer.line()]
-        if encoding:
-            lines.append(b"encoding " + encoding)
-        oid = self.write("commit", b"\n".join(lines) + b"\n\n" + message)
+        oid = self.write("commit", commit_bytes(tree, parents, author, committer, message, encoding))
         self._commits[oid] = Commit(oid, tree, tuple(parents), author, committer, message, encoding)
         return oid
 
@@ -223,6 +266,7 @@ class Objects:
         """Gives the objects written since the last call; the caller journals them."""
         taken = list(self.new.values())
         self.new.clear()
+        self._spilled.clear()
         return taken
 
     def adopt(self, oid: str) -> None:
@@ -239,6 +283,18 @@ class Objects:
                 self.loose.unlink(oid)
                 raise
             self.new[oid] = NewObject(oid, "", packed)
+
+
+def commit_bytes(
+    tree: str, parents: Sequence[str], author: Person, committer: Person, message: bytes, encoding: bytes = b""
+) -> bytes:
+    """Gives a commit's content."""
+    lines = [b"tree " + tree.encode("ascii")]
+    lines += [b"parent " + p.encode("ascii") for p in parents]
+    lines += [b"author " + author.line(), b"committer " + committer.line()]
+    if encoding:
+        lines.append(b"encoding " + encoding)
+    return b"\n".join(lines) + b"\n\n" + message
 
 
 def parse_commit(oid: str, raw: bytes) -> Commit:

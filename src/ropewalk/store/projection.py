@@ -1,15 +1,18 @@
-"""Projection: what the database says of refs, written into `repo.git` for stock git to see.
+"""Projection: what the database says of refs, and the journal's objects, written into `repo.git` for stock git.
 
-The database is the truth. A projection is written by tmp, fsync, rename and a sync of the folder, after the
-flush and outside the writer lock, for all that landed in the meantime at once. The file `projected` keeps the
-last operation shown and the refs that had to wait. A ref that someone moved behind the store's back is never
-silently erased (A30): a value that ropewalk never gave it is kept under `refs/ropewalk/foreign/`.
+The database is the truth. Objects go first, as loose files, unsynced. A ref is written by tmp, fsync, rename
+and a sync of the folder, after the flush and outside the writer lock, for all that landed in the meantime at
+once. The file `projected` keeps the last operation and the last journal row shown, and the refs that had to
+wait. A ref that someone moved behind the store's back is never silently erased (A30): a value that ropewalk
+never gave it is kept under `refs/ropewalk/foreign/`.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,10 +28,14 @@ if TYPE_CHECKING:
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """Is the content of the file `projected`: the last operation shown, and refs that wait for a git lock."""
+    """Is the content of the file `projected`: the last operation and the last journal row that are shown.
+
+    `waiting` are refs that a git process kept from being shown.
+    """
 
     op: int = 0
     waiting: tuple[str, ...] = ()
+    seq: int = 0
 
 
 def read_shown(store: Store) -> Shown:
@@ -40,29 +47,74 @@ def read_shown(store: Store) -> Shown:
         return Shown()
 
 
-def project(store: Store) -> list[str]:
-    """Brings `repo.git`'s refs to the database's values; gives warnings, one for each ref that has to wait.
+def project(store: Store, *, wait: bool = True) -> list[str]:
+    """Brings `repo.git` to the database's state; gives warnings, one for each ref that has to wait.
 
-    Who comes while another projects waits for it, and mostly finds the work done.
+    Who comes while another projects waits for it, and mostly finds the work done; without `wait` it is left.
     """
-    if not _pending(store, read_shown(store)):
+    shown = read_shown(store)
+    if not _pending(store, shown) and _last_seq(store) <= shown.seq:
         return []
+    with _projecting(store, wait=wait) as mine:
+        if not mine:
+            return []
+        shown = _objects(store, read_shown(store))
+        rows = _pending(store, shown)
+        if rows:
+            store.flush(max(op for _, _, op in rows))  # another's operation may be here before its own sync
+        return _project(store, shown, rows) if rows else []
+
+
+def expose(store: Store) -> None:
+    """Puts the journal's objects where git sees them, and leaves refs as they are."""
+    if _last_seq(store) > read_shown(store).seq:
+        with _projecting(store, wait=True):
+            _objects(store, read_shown(store))
+
+
+@contextmanager
+def _projecting(store: Store, *, wait: bool) -> Iterator[bool]:
+    """Holds the projector's lock; gives False when another has it and `wait` is off."""
     path = os.path.join(store.layout.root, "projector.lock")
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise os_error(error, "projection of refs") from None
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        shown = read_shown(store)
-        rows = _pending(store, shown)
-        if rows:
-            store.flush(max(op for _, _, op in rows))  # another's operation may be here before its own sync
-        return _project(store, shown, rows) if rows else []
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
     except OSError as error:
         raise os_error(error, "projection of refs") from None
     finally:
         os.close(fd)
+
+
+def _last_seq(store: Store) -> int:
+    row = store.db.row("SELECT max(seq) FROM object_journal")
+    return int(row[0] or 0) if row else 0
+
+
+def _objects(store: Store, shown: Shown) -> Shown:
+    """Writes the loose files of journal rows that are not shown yet; gives what is shown then.
+
+    Inside a transaction of our own the rows may yet be taken back, so nothing is noted.
+    """
+    last = shown.seq
+    while rows := store.db.rows(
+        "SELECT seq, id, packed FROM object_journal WHERE seq > ? ORDER BY seq LIMIT 500", (last,)
+    ):
+        for seq, oid, packed in rows:
+            store.objects.loose.ensure(oid, packed)
+            last = seq
+    if last == shown.seq or not store.db.con.get_autocommit():
+        return shown
+    after = msgspec.structs.replace(shown, seq=last)
+    _note(store, after)
+    return after
 
 
 def forget(store: Store) -> None:
@@ -117,7 +169,7 @@ def _project(store: Store, shown: Shown, rows: list[tuple[str, str | None, int]]
     for folder in folders:
         if os.path.isdir(folder):
             sync_folder(folder)
-    _note(store, Shown(top, tuple(waiting)))
+    _note(store, Shown(top, tuple(waiting), shown.seq))
     return warnings
 
 

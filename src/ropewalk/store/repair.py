@@ -25,6 +25,7 @@ class Repaired(msgspec.Struct, frozen=True):
 def repair(store: Store, *, progress: Callable[[str], None]) -> Repaired:
     """Repairs the store and verifies it; writers may go on meanwhile."""
     done: list[str] = []
+    store.show()
     with maintain.maintenance(store, wait=True):
         progress("repair: loose objects")
         with store.lock_held():

@@ -10,7 +10,6 @@ import msgspec
 
 from ropewalk.core.errors import ConflictError, InvalidError
 from ropewalk.core.ids import check_path, path_bytes, path_text
-from ropewalk.core.process import git
 from ropewalk.store import trees
 from ropewalk.store.changes import Content, FileReader, content_bytes
 from ropewalk.store.merge import Conflict, Merged
@@ -300,7 +299,7 @@ def last_changed(store: Store, ref: str, head: str, path: bytes) -> LastChange |
     )
     if row is not None:
         return LastChange(str(row[0]), str(row[1]))
-    out = git(store.layout.repo, "log", "-1", "--format=%H %an", head, "--", path, timeout=30, ok=(0, 128)).text()
+    out = store.git("log", "-1", "--format=%H %an", head, "--", path, timeout=30, ok=(0, 128)).text()
     oid, _, name = out.partition(" ")
     return LastChange(oid, store.agent_of(oid) or name) if oid else None
 

@@ -10,7 +10,6 @@ import re
 
 from ropewalk.core.errors import AmbiguousError, InvalidError, NotFoundError
 from ropewalk.core.ids import HEX40, HEX_PREFIX, path_bytes
-from ropewalk.core.process import git
 from ropewalk.store.objects import Commit
 from ropewalk.store.store import Store, resolve_ref
 
@@ -79,7 +78,7 @@ def peel(store: Store, oid: str, name: str) -> str:
 
 
 def _short(store: Store, prefix: str) -> str | None:
-    out = git(store.layout.repo, "rev-parse", f"--disambiguate={prefix}", ok=(0, 128), timeout=30).text().split()
+    out = store.git("rev-parse", f"--disambiguate={prefix}", ok=(0, 128), timeout=30).text().split()
     commits = [oid for oid in out if HEX40.match(oid) and store.objects.kind(oid) in ("commit", "tag")]
     if len(commits) > 1:
         raise AmbiguousError(f"{prefix!r} fits {len(commits)} commits", prefix=prefix, candidates=commits[:20])

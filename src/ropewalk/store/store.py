@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,7 @@ from ropewalk.core.errors import (
     os_error,
 )
 from ropewalk.core.ids import check_ref, short_ref
+from ropewalk.core.process import Done, git
 from ropewalk.store import oplog, projection
 from ropewalk.store.database import Database, wal_handle
 from ropewalk.store.layout import Layout, StoreFormat, read_format
@@ -56,7 +57,7 @@ class Store:
         self.format: StoreFormat = read_format(self.layout.root)
         self.lock = WriterLock(self.layout.lock)
         self.lock_wait = lock_wait
-        self.objects = Objects(self.layout.repo)
+        self.objects = Objects(self.layout.repo, self._journalled, self.expose)
         self.recovered: dict[str, int] = {}
         self.warnings: list[str] = []
         self._slot: Slot | None = None
@@ -191,7 +192,7 @@ class Store:
     def finish(self, tx: Transaction) -> None:
         """Makes a committed transaction durable and visible to stock git, and tidies up when it is time."""
         self.flush(tx.last_op)
-        self.show()
+        self.show(wait=tx.moved)
         try:
             if self.db.wal_pages > WAL_PAGES and self.lock.try_acquire():
                 # an early checkpoint lets the log start over in blocks it has, where a sync has no file size to write
@@ -206,12 +207,28 @@ class Store:
         except RopewalkError as error:
             self.warnings.append(f"the write is done, but the store was not tidied after it: {error.message}")
 
-    def show(self) -> None:
-        """Lets stock git see the refs; what can't be shown now is a warning, because the write itself is on disk."""
+    def show(self, *, wait: bool = True) -> None:
+        """Lets stock git see objects and refs; what can't be shown now is a warning, because the write is on disk.
+
+        Without `wait` it is left to another process that is at it.
+        """
         try:
-            self.warnings += projection.project(self)
+            self.warnings += projection.project(self, wait=wait)
         except RopewalkError as error:
             self.warnings.append(f"repo.git shows the refs' new values later: {error.message}")
+
+    def expose(self) -> None:
+        """Puts every journalled object where git sees it, before a git child is asked about one."""
+        projection.expose(self)
+
+    def git(self, *args: str | bytes, **options: Any) -> Done:
+        """Runs our git on `repo.git`, with every object of the store in its sight."""
+        self.objects.spill()
+        return git(self.layout.repo, *args, **options)
+
+    def _journalled(self, oid: str) -> bytes | None:
+        row = self.db.row("SELECT packed FROM object_journal WHERE id = ? LIMIT 1", (oid,))
+        return None if row is None else bytes(row[0])
 
     # durability
 
@@ -305,6 +322,7 @@ class Transaction:
         self.last_op, self._chain = (int(row[0]), bytes(row[1])) if row else (0, oplog.GENESIS)
         self.journalled = 0
         self.journal_seq = 0
+        self.moved = False
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -344,6 +362,7 @@ class Transaction:
         chain = oplog.link(self._chain, op, kind, actor, self.at, text)
         self.db.run("INSERT INTO ops VALUES (?, ?, ?, ?, ?, ?, NULL)", (op, kind, actor, self.at, text, chain))
         # removals first, so that `a/b` may take the place of `a`
+        self.moved = self.moved or bool(moves)
         for move in sorted(moves, key=lambda m: m.new is not None):
             self.db.run("INSERT OR REPLACE INTO refs VALUES (?, ?, ?)", (move.name, move.new, op))
             if move.new is not None:

@@ -180,6 +180,7 @@ def _deep(store: Store, notes: _Notes, changesets: list[str], progress: Callable
                 inflate(packed, oid)
             except Damaged as error:
                 notes.add("journal", oid, f"the journal's copy of {oid} is damaged: {error}", "run `rw repair`")
+    store.expose()
     loose = store.objects.loose.ids()
     for number, oid in enumerate(loose):
         checked += 1
@@ -221,8 +222,8 @@ def _links(store: Store, notes: _Notes, changesets: list[str]) -> None:
         notes.add("missing", head, f"the changeset {head} is missing", "restore a backup")
     if not known:
         return
-    done = git(
-        store.layout.repo, "rev-list", "--objects", "--missing=print", "--stdin",
+    done = store.git(
+        "rev-list", "--objects", "--missing=print", "--stdin",
         stdin="".join(f"{h}\n" for h in known).encode("ascii"), ok=range(256), timeout=7200,
     )  # fmt: skip
     for line in done.out.decode("utf-8", "replace").splitlines():

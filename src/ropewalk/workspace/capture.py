@@ -18,7 +18,6 @@ import msgspec
 
 from ropewalk.core.errors import InternalError, InvalidError, WorkspaceDamagedError
 from ropewalk.core.ids import EMPTY_TREE, check_path, path_text
-from ropewalk.core.process import git
 from ropewalk.store import trees
 from ropewalk.store.loose import object_id, write_all
 from ropewalk.store.store import Store
@@ -110,7 +109,7 @@ def all_entries(store: Store, tree: str) -> dict[bytes, Entry]:
     """Gives every entry of a tree in git's order; for a large one a child of git is faster than we are."""
     if tree == EMPTY_TREE:
         return {}
-    out = git(store.layout.repo, "ls-tree", "-r", "-z", "--full-tree", tree, timeout=600).out
+    out = store.git("ls-tree", "-r", "-z", "--full-tree", tree, timeout=600).out
     found: dict[bytes, Entry] = {}
     for row in out.split(b"\0")[:-1]:
         head, _, path = row.partition(b"\t")

@@ -137,6 +137,7 @@ def _build(store: Store, ws: Workspace) -> Workspace:
 
 def populate(store: Store, folder: str, commit: str, branch: str, person: Person) -> None:
     """Makes a repository at a new folder with `branch` at a commit of the store, checked out."""
+    store.objects.spill()
     git_dir = os.path.join(folder, ".git")
     write_git_dir(store, git_dir, branch, commit, person)
     done = run(

@@ -170,6 +170,7 @@ def private_git(
     timeout: float = 600.0,
 ) -> Done:
     """Runs our git with our own git directory on a workspace's tree; nothing that the agent configured is read."""
+    store.objects.spill()
     mine = git_dir(store, ws.name)
     env = {
         "GIT_WORK_TREE": ws.path,
