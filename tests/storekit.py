@@ -211,6 +211,7 @@ class Kit:
 
     def damage(self, oid: str, keep: float = 0.5) -> str:
         """Cuts a loose file to a part of its length and gives its path."""
+        self.store.expose()
         path = self.loose(oid)
         os.chmod(path, 0o644)
         os.truncate(path, int(os.path.getsize(path) * keep))
@@ -218,6 +219,7 @@ class Kit:
 
     def only_loose(self, oid: str) -> str:
         """Takes an object out of the journal, which would stand in for a damaged file; gives the file's path."""
+        self.store.expose()
         self.store.db.run("DELETE FROM object_journal WHERE id = ?", (oid,))
         return self.loose(oid)
 

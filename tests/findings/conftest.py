@@ -13,10 +13,13 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from storekit import Kit
 
+from ropewalk.store import projection
+
 
 @pytest.fixture
-def kit(tmp_path: Path) -> Iterator[Kit]:
-    """Gives a store of this test alone, closed at its end."""
+def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
+    """Gives a store of this test alone, closed at its end; its projection makes loose files, never a pack."""
+    monkeypatch.setattr(projection, "_PACK_ROWS", 1 << 30)
     made = Kit(str(tmp_path / "store"))
     yield made
     made.close()

@@ -100,6 +100,7 @@ def test_A3_a_damaged_object_is_replaced_when_it_is_written_again(kit: Kit) -> N
         kit.damage(oid, keep)
         fresh = kit.again()
         fresh.commit(put(f"copy{keep}", lines()))
+        fresh.store.expose()
         assert fresh.store.objects.loose.read(oid) == ("blob", lines().encode())
         fresh.close()
 

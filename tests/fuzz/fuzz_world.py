@@ -63,6 +63,8 @@ class World:
         raise AssertionError("no two of 3,000 commits share four digits")
 
     def state(self) -> State:
+        """Gives refs, operations and files; what a write before has yet to show in repo.git is shown first."""
+        self.store.expose()
         found = set()
         for folder, _, files in os.walk(self.root):
             inside = os.path.relpath(folder, self.root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -179,7 +180,7 @@ def test_a_full_disk_is_named_and_nothing_is_lost(folder: Path, tmp_path: Path, 
                 filler.flush()
         except OSError:
             pass
-    big = [{"path": "big", "content": {"base64": "AAECAwQF" * 50_000}}]
+    big = [{"path": "big", "content": {"base64": base64.b64encode(os.urandom(1_500_000)).decode()}}]
     (folder / "changes.json").write_text(json.dumps(big))
     refused(rw(folder, *COMMANDS["commit"], "--store", str(store)), {"E_NO_SPACE"}, "commit")
     (small / "filler").unlink()

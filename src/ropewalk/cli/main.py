@@ -240,7 +240,10 @@ def write(data: bytes) -> None:
 
 def _drop_output() -> None:
     """Lets what is still buffered go nowhere, so that the end of the process does not fail once more."""
-    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+    except OSError:
+        return
     os.dup2(null, 1)
     os.close(null)
 

@@ -22,6 +22,7 @@ import msgspec
 
 from ropewalk.core.errors import InvalidError, NotFoundError, StoreIOError, os_error
 from ropewalk.core.process import git, git_env, git_program
+from ropewalk.store import projection
 from ropewalk.store.database import Database, typed
 from ropewalk.store.layout import read_format
 from ropewalk.store.loose import Damaged, inflate, sync_folder
@@ -58,6 +59,7 @@ def maintenance(store: Store, *, wait: bool) -> Iterator[bool]:
             return
         yield True
     finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)  # a child that another thread is starting may still hold the descriptor (A25)
         os.close(fd)
 
 
@@ -103,6 +105,8 @@ def checkpoint(store: Store) -> int:
             store.db.run("COMMIT")
         store.db.checkpoint()
     store.flush()
+    if top:
+        projection.renew(store, top)
     for oid in ids:
         store.objects.loose.unlink(oid)
     return count

@@ -18,13 +18,18 @@ from typing import TYPE_CHECKING
 import msgspec
 from blake3 import blake3
 
-from ropewalk.core.errors import os_error
+from ropewalk.core.errors import StoreCorruptError, os_error
 from ropewalk.core.ids import HEX40
 from ropewalk.core.process import git
-from ropewalk.store.loose import sync_folder, write_all
+from ropewalk.store import packs
+from ropewalk.store.loose import Damaged, sync_folder, write_all
 
 if TYPE_CHECKING:
     from ropewalk.store.store import Store
+
+
+_PACK_ROWS = 6
+"""From so many new objects on a projection writes one pack instead of a file for each."""
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -45,6 +50,8 @@ def read_shown(store: Store) -> Shown:
             return msgspec.json.decode(file.read(), type=Shown)
     except (FileNotFoundError, msgspec.DecodeError):
         return Shown()
+    except OSError as error:
+        raise os_error(error, "read of what is shown") from None
 
 
 def project(store: Store, *, wait: bool = True) -> list[str]:
@@ -90,6 +97,7 @@ def _projecting(store: Store, *, wait: bool) -> Iterator[bool]:
     except OSError as error:
         raise os_error(error, "projection of refs") from None
     finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)  # a child that another thread is starting may still hold the descriptor (A25)
         os.close(fd)
 
 
@@ -99,17 +107,21 @@ def _last_seq(store: Store) -> int:
 
 
 def _objects(store: Store, shown: Shown) -> Shown:
-    """Writes the loose files of journal rows that are not shown yet; gives what is shown then.
+    """Writes journal rows that are not shown yet where git sees them; gives what is shown then.
 
-    Inside a transaction of our own the rows may yet be taken back, so nothing is noted.
+    A few become loose files, many one pack. Inside a transaction of our own the rows may yet be taken back, so
+    nothing is noted.
     """
     last = shown.seq
     while rows := store.db.rows(
-        "SELECT seq, id, packed FROM object_journal WHERE seq > ? ORDER BY seq LIMIT 500", (last,)
+        "SELECT seq, id, packed FROM object_journal WHERE seq > ? ORDER BY seq LIMIT 5000", (last,)
     ):
-        for seq, oid, packed in rows:
-            store.objects.loose.ensure(oid, packed)
-            last = seq
+        if len(rows) < _PACK_ROWS:
+            for _, oid, packed in rows:
+                store.objects.loose.ensure(oid, packed)
+        else:
+            _pack(store, [(oid, packed) for _, oid, packed in rows])
+        last = rows[-1][0]
     if last == shown.seq or not store.db.con.get_autocommit():
         return shown
     after = msgspec.structs.replace(shown, seq=last)
@@ -117,12 +129,38 @@ def _objects(store: Store, shown: Shown) -> Shown:
     return after
 
 
-def forget(store: Store) -> None:
-    """Makes the next projection write every ref again, after a power loss may have torn any (A14)."""
+def _pack(store: Store, rows: list[tuple[str, bytes]]) -> None:
+    folder = os.path.join(store.layout.repo, "objects", "pack")
+    names = packs.present(folder)
     try:
-        os.unlink(os.path.join(store.layout.root, "projected"))
-    except FileNotFoundError:
-        pass
+        packs.write(folder, packs.from_loose(rows))
+    except Damaged as error:
+        raise StoreCorruptError(f"the object journal is damaged: {error}") from None
+    if len(names) >= packs.MANY and (crowded := packs.crowded(folder, names)):
+        packs.merge(folder, crowded)
+
+
+def renew(store: Store, top: int) -> None:
+    """Drops the projection's own packs after a checkpoint made a lasting one of the journal up to row `top`.
+
+    What was journalled since is shown anew.
+    """
+    folder = os.path.join(store.layout.repo, "objects", "pack")
+    with _projecting(store, wait=True):
+        names = packs.present(folder)
+        if names:
+            shown = read_shown(store)
+            # the packs go last: what is only in them is written again before
+            _objects(store, msgspec.structs.replace(shown, seq=min(shown.seq, top)))
+            packs.remove(folder, names)
+
+
+def forget(store: Store) -> None:
+    """Makes the next projection write every ref again, after a power loss may have torn any (A14).
+
+    The caller has put every object of the journal in place.
+    """
+    _note(store, Shown(seq=_last_seq(store)))
 
 
 def _pending(store: Store, shown: Shown) -> list[tuple[str, str | None, int]]:

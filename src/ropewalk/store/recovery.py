@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ropewalk.core import clock
 from ropewalk.core.errors import RopewalkError
-from ropewalk.store import projection
+from ropewalk.store import packs, projection
 from ropewalk.store.loose import Damaged, sync_folder
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ def after_boot(store: Store) -> None:
         with store.lock_held():
             if store.db.meta("boot_id") == clock.boot_id():
                 return
+            folder = os.path.join(store.layout.repo, "objects", "pack")
+            packs.remove(folder, packs.present(folder))  # never synced, and all of it is in the journal
             store.recovered = check_loose(store)
             projection.forget(store)
             store.db.run("BEGIN IMMEDIATE")

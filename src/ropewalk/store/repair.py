@@ -43,7 +43,7 @@ def repair(store: Store, *, progress: Callable[[str], None]) -> Repaired:
         if projection.read_ref(store.layout.repo, name) != target:
             done.append(f"{name} is shown anew")
     projection.forget(store)
-    store.warnings += projection.project(store)
+    store.show()
     _park_foreign(store, done)
     progress("repair: checking the outcome")
     left = verify.verify(store, deep=True, progress=progress).findings

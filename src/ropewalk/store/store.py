@@ -35,7 +35,7 @@ from ropewalk.store.objects import Objects
 from ropewalk.store.oplog import Body, Move
 from ropewalk.store.spool import Slot
 
-JOURNAL_OBJECTS, JOURNAL_BYTES, WAL_PAGES = 20_000, 64 << 20, 2048
+JOURNAL_OBJECTS, JOURNAL_BYTES, WAL_PAGES = 20_000, 64 << 20, 6144
 
 
 class Replay(NamedTuple):
@@ -74,7 +74,11 @@ class Store:
             recovery.after_boot(self)
 
     def close(self) -> None:
-        """Lets go of files and children."""
+        """Shows what is not shown yet, and lets go of files and children."""
+        try:
+            self.expose()
+        except (RopewalkError, OSError):
+            pass  # the next process does it
         self.objects.close()
         self.db.close()
         if self._slot is not None:
@@ -192,7 +196,10 @@ class Store:
     def finish(self, tx: Transaction) -> None:
         """Makes a committed transaction durable and visible to stock git, and tidies up when it is time."""
         self.flush(tx.last_op)
-        self.show(wait=tx.moved)
+        if tx.moved:
+            self.show()
+        elif tx.journal_seq % 256 < tx.journalled:
+            self.show(wait=False)  # what moves no ref is shown with the next that does, before a git child, or at close
         try:
             if self.db.wal_pages > WAL_PAGES and self.lock.try_acquire():
                 # an early checkpoint lets the log start over in blocks it has, where a sync has no file size to write
