@@ -17,8 +17,11 @@ demo: .venv/run.stamp  ## agents at once on a sample project, a conflict, a kill
 test: debian .venv/dev.stamp  ## all tests but the slow ones
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow"
 
-test-full: debian .venv/dev.stamp  ## all tests
-	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
+test-full: debian .venv/dev.stamp  ## all tests, every attack whole; writes the table of docs/reliability.md
+	@rm -f .venv/sweep.jsonl
+	@RWTEST_FULL=1 RWTEST_RACE_ROUNDS=5 RWTEST_MERGE_ROUNDS=24 RWTEST_SWEEP_RESULTS=$(CURDIR)/.venv/sweep.jsonl \
+	  $(BIN)/python -m pytest $(PYTEST_FLAGS)
+	@$(BIN)/python -m tests.crash.table .venv/sweep.jsonl
 
 check: .venv/dev.stamp  ## format, lint, types, layers, and the tests of house and documents
 	@$(BIN)/ruff format --check .
