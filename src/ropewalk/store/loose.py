@@ -38,10 +38,13 @@ def object_id(kind: str, content: bytes) -> str:
     return sha1(b"%s %d\0" % (kind.encode("ascii"), len(content)) + content, usedforsecurity=False).hexdigest()
 
 
-def deflate(data: bytes) -> bytes:
-    """Gives a zlib stream that git reads; small objects use a small window, which is seven times as fast."""
-    if len(data) <= 4096:
-        packer = zlib.compressobj(1, zlib.DEFLATED, 12, 4)
+def deflate(data: bytes, *, tree: bool) -> bytes:
+    """Gives a zlib stream that git reads; small objects use a small window, which is seven times as fast.
+
+    Trees, mostly ids that can't be made smaller, are stored; a checkpoint and `gc` pack them better.
+    """
+    if tree or len(data) <= 4096:
+        packer = zlib.compressobj(0 if tree else 1, zlib.DEFLATED, 12, 4)
         return packer.compress(data) + packer.flush()
     return zlib.compress(data, 1)
 
@@ -124,7 +127,7 @@ class LooseStore:
                 return NewObject(oid, kind, b"" if large else packed)
             except Damaged:
                 pass
-        packed = deflate(data)
+        packed = deflate(data, tree=kind == "tree")
         if large:
             self.put(oid, packed, sync=True)
         return NewObject(oid, kind, b"" if large else packed)

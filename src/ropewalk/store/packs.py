@@ -16,7 +16,7 @@ from itertools import accumulate
 from math import log
 from typing import NamedTuple
 
-from ropewalk.store.loose import inflate, write_all
+from ropewalk.store.loose import deflate, inflate, write_all
 
 PREFIX = "rw-"
 """What tells these packs from lasting ones, which git calls `pack-…`."""
@@ -43,10 +43,7 @@ def entry(kind: str, content: bytes) -> bytes:
         head.append(byte | 0x80)
         byte, size = size & 0x7F, size >> 7
     head.append(byte)
-    if len(content) <= 4096:
-        packer = zlib.compressobj(1, zlib.DEFLATED, 12, 4)
-        return bytes(head) + packer.compress(content) + packer.flush()
-    return bytes(head) + zlib.compress(content, 1)
+    return bytes(head) + deflate(content, tree=kind == "tree")
 
 
 def from_loose(rows: Iterable[tuple[str, bytes]]) -> list[Packed]:

@@ -35,7 +35,8 @@ class Change(NamedTuple):
 def parse(raw: bytes, oid: str) -> dict[bytes, Entry]:
     """Gives the entries of a raw tree; `E_STORE_CORRUPT` when it is not one."""
     rows = _ENTRY.findall(raw)
-    if sum(len(m) + len(n) for m, n, _ in rows) + 22 * len(rows) != len(raw):
+    modes, names, _ = zip(*rows, strict=True) if rows else ((), (), ())
+    if sum(map(len, modes)) + sum(map(len, names)) + 22 * len(rows) != len(raw):
         raise StoreCorruptError(f"the tree {oid} can't be read", object=oid)
     if b"040000 " in raw or b"100664 " in raw:
         # old programs wrote these; git reads them as the usual ones too
