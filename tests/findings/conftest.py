@@ -11,9 +11,8 @@ import pytest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from storekit import Kit
-
 from ropewalk.store import projection
+from storekit import Kit
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import os
 import subprocess
 
 import pytest
-from storekit import Kit, put, stock
 
 from ropewalk.store import maintain, packs, projection
+from storekit import Kit, put, stock
 
 
 def folder(kit: Kit) -> str:
