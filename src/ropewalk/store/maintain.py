@@ -205,9 +205,17 @@ class _Pack:
 
 
 def packs(store: Store) -> list[str]:
-    """Gives the names (hashes) of the repository's packs."""
+    """Gives the names (hashes) of the repository's lasting packs that git sees: those with an index."""
     folder = os.path.join(store.layout.repo, "objects", "pack")
-    return sorted(n[5:-5] for n in os.listdir(folder) if n.startswith("pack-") and n.endswith(".pack"))
+    return sorted(n[5:-4] for n in os.listdir(folder) if n.startswith("pack-") and n.endswith(".idx"))
+
+
+def unindexed(store: Store) -> list[str]:
+    """Gives the names of packs without an index: left by a killed `gc` or import, or their index was lost."""
+    names = os.listdir(os.path.join(store.layout.repo, "objects", "pack"))
+    return sorted(
+        n[5:-5] for n in names if n.startswith("pack-") and n.endswith(".pack") and f"{n[:-5]}.idx" not in names
+    )
 
 
 def sync_packs(store: Store, names: list[str]) -> None:
@@ -288,6 +296,11 @@ def collect(store: Store) -> Collected:
         before, size = len(packs(store)), disk_bytes(store.layout.root)
         packed = checkpoint(store)
         _sweep(store.objects.loose.folder)
+        for name in unindexed(store):
+            path = os.path.join(store.layout.repo, "objects", "pack", f"pack-{name}.pack")
+            if time.time() - os.stat(path).st_mtime > _LEFTOVER_SECONDS:
+                # it may hold the only copy of something, so it gets its index again and is put together with the rest
+                git(store.layout.repo, "index-pack", path, ok=range(256), timeout=7200)
         if len(packs(store)) > 1:
             consolidate(store)
         derive(store)

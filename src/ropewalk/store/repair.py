@@ -56,7 +56,7 @@ def _mend_packs(store: Store) -> bool:
     folder = os.path.join(store.layout.repo, "objects", "pack")
     from ropewalk.core.process import git
 
-    for name in maintain.packs(store):
+    for name in [*maintain.packs(store), *maintain.unindexed(store)]:
         path = os.path.join(folder, f"pack-{name}")
         good = (
             os.path.exists(f"{path}.idx")
