@@ -24,7 +24,7 @@ FULL = os.environ.get("RWTEST_FULL") == "1"
 SEED = int(os.environ.get("RWTEST_SWEEP_SEED", "1"))
 KILLS = 80 if FULL else 4
 ERRORS = 40 if FULL else 2
-DOCUMENTED = {"E_IO", "E_NO_SPACE", "E_STORE_CORRUPT", "E_REMOTE", "E_BUSY", "E_INTERNAL", "E_INVALID", "E_UNSUPPORTED"}
+DOCUMENTED = {"E_IO", "E_NO_SPACE", "E_STORE_CORRUPT", "E_REMOTE", "E_BUSY", "E_INVALID", "E_UNSUPPORTED"}
 
 
 class Template(NamedTuple):

@@ -6,13 +6,14 @@ writer's flock (finding A25).
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ropewalk.core.errors import InternalError, UnsupportedError
+from ropewalk.core.errors import InternalError, UnsupportedError, os_error
 
 if TYPE_CHECKING:
     import subprocess
@@ -150,6 +151,9 @@ def git(
     if done.code not in ok:
         words = done.err.decode("utf-8", "replace").strip()[-2000:]
         name = args[0] if isinstance(args[0], str) else args[0].decode("ascii", "replace")
+        for sign, number in (("No space left on device", errno.ENOSPC), ("Input/output error", errno.EIO)):
+            if sign in words:
+                raise os_error(OSError(number, sign), f"git {name}")
         raise InternalError(
             f"git {name} ended with {done.code}: {words or 'no message'}", git=name, exit_code=done.code
         )
