@@ -26,11 +26,11 @@ from ropewalk.store import projection
 from ropewalk.store.database import Database, typed
 from ropewalk.store.layout import read_format
 from ropewalk.store.loose import Damaged, inflate, sync_folder
+from ropewalk.store.packs import entry_head
 from ropewalk.store.store import JOURNAL_BYTES, JOURNAL_OBJECTS, Store
 
 PACKS_MAX = 32
 _LEFTOVER_SECONDS = 3600
-_PACK_TYPES = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 
 
 class Collected(msgspec.Struct, frozen=True):
@@ -185,15 +185,7 @@ class _Pack:
         self._put(b"PACK" + (2).to_bytes(4, "big") + count.to_bytes(4, "big"))
 
     def add(self, kind: str, content: bytes) -> None:
-        size = len(content)
-        byte = (_PACK_TYPES[kind] << 4) | (size & 15)
-        size >>= 4
-        head = bytearray()
-        while size:
-            head.append(byte | 0x80)
-            byte, size = size & 0x7F, size >> 7
-        head.append(byte)
-        self._put(bytes(head) + zlib.compress(content, 1))
+        self._put(entry_head(kind, len(content)) + zlib.compress(content, 1))
 
     def end(self) -> None:
         self._out.write(self._hash.digest())

@@ -33,9 +33,8 @@ class Packed(NamedTuple):
     entry: bytes
 
 
-def entry(kind: str, content: bytes) -> bytes:
-    """Gives an object's bytes in a pack: type and size, then its content, deflated and no delta."""
-    size = len(content)
+def entry_head(kind: str, size: int) -> bytes:
+    """Gives the bytes before an object's deflated content in a pack: its type and size."""
     byte = (_TYPES[kind] << 4) | (size & 15)
     size >>= 4
     head = bytearray()
@@ -43,7 +42,12 @@ def entry(kind: str, content: bytes) -> bytes:
         head.append(byte | 0x80)
         byte, size = size & 0x7F, size >> 7
     head.append(byte)
-    return bytes(head) + deflate(content, tree=kind == "tree")
+    return bytes(head)
+
+
+def entry(kind: str, content: bytes) -> bytes:
+    """Gives an object's bytes in a pack, whole and no delta."""
+    return entry_head(kind, len(content)) + deflate(content, tree=kind == "tree")
 
 
 def from_loose(rows: Iterable[tuple[str, bytes]]) -> list[Packed]:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from ropewalk.core.errors import CasMismatchError, InvalidError
 from ropewalk.core.ids import short_ref
-from ropewalk.store.oplog import Move
+from ropewalk.store import oplog
+from ropewalk.store.database import Database
+from ropewalk.store.oplog import Move, Operation
 from ropewalk.store.store import Store
 
 
@@ -31,8 +33,6 @@ def undo(store: Store, agent: str, op: int) -> tuple[int, list[Move], bool]:
 
     An undo is an operation that another undo takes back. Raises `E_CAS_MISMATCH` when a ref has moved on.
     """
-    from ropewalk.store import oplog
-
     with store.transaction() as tx:
         found = oplog.find(store.db, op)
         back = [Move(m.name, m.new, m.old) for m in found.body.moves]
@@ -56,13 +56,8 @@ def undo(store: Store, agent: str, op: int) -> tuple[int, list[Move], bool]:
     return new, back, False
 
 
-def _mark_landed(db: object, found: object, *, undone: bool) -> None:
+def _mark_landed(db: Database, found: Operation, *, undone: bool) -> None:
     """Notes for each land below an operation, through undos of undos, whether it now counts as undone."""
-    from ropewalk.store import oplog
-    from ropewalk.store.database import Database
-    from ropewalk.store.oplog import Operation
-
-    assert isinstance(db, Database) and isinstance(found, Operation)
     if found.body.undoes is not None:
         first = oplog.find(db, found.body.undoes)
         db.run("UPDATE ops SET undone_by = NULL WHERE op = ?", (first.op,))
