@@ -41,6 +41,18 @@ CREATE TABLE workspaces (name TEXT PRIMARY KEY, path TEXT NOT NULL, base TEXT NO
                          note TEXT) WITHOUT ROWID;
 """
 
+UPGRADES: tuple[str, ...] = (
+    """
+CREATE TABLE queue (id INTEGER PRIMARY KEY AUTOINCREMENT, ref TEXT NOT NULL, state TEXT NOT NULL, owner TEXT NOT NULL,
+                    at INTEGER NOT NULL, entry BLOB NOT NULL, result BLOB);
+CREATE TABLE check_runs (key TEXT NOT NULL, entry INTEGER NOT NULL, tree TEXT NOT NULL, passed INTEGER NOT NULL,
+                         failures INTEGER NOT NULL, at INTEGER NOT NULL, verdict BLOB NOT NULL,
+                         PRIMARY KEY (key, entry)) WITHOUT ROWID;
+CREATE INDEX check_runs_entry ON check_runs (entry);
+""",
+)
+"""What the database gained since its first form; `meta.schema` counts the steps that a store has taken."""
+
 
 class Database:
     """Is one connection to `store.db`; not shared between threads or across a fork."""
@@ -93,6 +105,23 @@ class Database:
     def set_meta(self, name: str, value: str) -> None:
         """Sets a value of the table `meta`."""
         self.run("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    def upgrade(self) -> None:
+        """Takes the steps of `UPGRADES` that this database lacks; a power loss may take them back, whole.
+
+        The caller holds the writer lock, or is still making the store.
+        """
+        self.run("BEGIN IMMEDIATE")
+        try:
+            for step in UPGRADES[int(self.meta("schema") or 0) :]:
+                for statement in step.split(";\n"):
+                    if statement.strip():
+                        self.run(statement)
+            self.set_meta("schema", str(len(UPGRADES)))
+            self.run("COMMIT")
+        except BaseException:
+            self.run("ROLLBACK")
+            raise
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:

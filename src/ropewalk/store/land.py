@@ -54,7 +54,10 @@ class Landed(msgspec.Struct, frozen=True, omit_defaults=False):
 
 
 class Prepared(NamedTuple):
-    """Is a land ready to publish: the new commit on `target`, and what it changes there."""
+    """Is a land ready to publish: the new commit on `target`, and what it changes there.
+
+    `base` and `wanted` are the change's own: where it starts and what it does to each path.
+    """
 
     target: str
     commit: str
@@ -62,6 +65,8 @@ class Prepared(NamedTuple):
     by: str
     author: str
     new: Sequence[NewObject]
+    base: str
+    wanted: Sequence[Change]
 
 
 class Answering(NamedTuple):
@@ -71,7 +76,9 @@ class Answering(NamedTuple):
     read_file: FileReader
 
 
-class _Conflicted(Exception):
+class Conflicted(Exception):
+    """The merge is in conflict; carries it, its base and the target's commit."""
+
     def __init__(self, merged: Merged, base: str, target: str) -> None:
         super().__init__("conflict")
         self.merged, self.base, self.target = merged, base, target
@@ -81,7 +88,7 @@ class _NeedsOrt(Exception):
     pass
 
 
-class _Settled(Exception):
+class Settled(Exception):
     """Nothing is left to publish; carries the answer."""
 
     def __init__(self, result: Landed, op: int = 0) -> None:
@@ -124,10 +131,10 @@ def land(
                         f"{short_ref(req.ref)} moved during each of {attempts} merges", attempts=attempts
                     ) from None
                 prepared, attempts = _outside(store, req, answering), attempts + 1
-    except _Settled as settled:
+    except Settled as settled:
         store.flush(settled.op or None)
         return settled.result
-    except _Conflicted as conflict:
+    except Conflicted as conflict:
         raise _report(store, req, conflict) from None
     except (CasMismatchError, FencedError, KeyReusedError, LandMismatchError):
         store.flush()  # it tells of what another wrote and may not have synced yet (A15)
@@ -146,14 +153,14 @@ def preview(store: Store, req: LandRequest, answering: Answering | None = None) 
     """
     try:
         return _outside(store, req, answering)
-    except _Settled as settled:
+    except Settled as settled:
         store.flush(settled.op or None)
         return settled.result
-    except _Conflicted as conflict:
+    except Conflicted as conflict:
         raise _report(store, req, conflict) from None
 
 
-def _report(store: Store, req: LandRequest, conflict: _Conflicted) -> RopewalkError:
+def _report(store: Store, req: LandRequest, conflict: Conflicted) -> RopewalkError:
     built = report.build(
         store, conflict.merged, ref=req.ref, base=conflict.base, theirs=conflict.target, change=req.change
     )
@@ -176,9 +183,9 @@ def land_many(store: Store, requests: Sequence[LandRequest]) -> list[Landed | Ro
                 for number, req in enumerate(part):
                     try:
                         answers[number] = _one(store, tx, req)
-                    except _Settled as settled:
+                    except Settled as settled:
                         answers[number] = settled.result
-                    except (_NeedsOrt, _Conflicted):
+                    except (_NeedsOrt, Conflicted):
                         break  # those after it build on its outcome: go on with it alone, outside the lock
                     except RopewalkError as error:
                         answers[number] = error
@@ -249,7 +256,7 @@ def _lead(
                 # a land prepared outside that lost its race is merged here, under a bound, so that it can't lose again
                 seconds = _LOCKED_MERGE_SECONDS if prepared else None
                 own = _one(store, tx, req, prepared, attempts, seconds, answering)
-            except (RopewalkError, _Settled, _Conflicted, _NeedsOrt) as error:
+            except (RopewalkError, Settled, Conflicted, _NeedsOrt) as error:
                 failure = error
             for slot, other in others:
                 answers.append((slot, _for_other(store, tx, other)))
@@ -269,9 +276,9 @@ def _for_other(store: Store, tx: Transaction, req: LandRequest) -> Answer:
     try:
         result = _one(store, tx, req)
         return Answer(req.id, tx.last_op, msgspec.json.encode(result))
-    except _Settled as settled:
+    except Settled as settled:
         return Answer(req.id, settled.op, msgspec.json.encode(settled.result))
-    except (_NeedsOrt, _Conflicted):
+    except (_NeedsOrt, Conflicted):
         return Answer(req.id)
     except RopewalkError as error:
         return Answer(req.id, 0, None, (error.code, error.message, error.hint, error.details))
@@ -286,7 +293,7 @@ def _one(
     ort_seconds: float | None = None,
     answering: Answering | None = None,
 ) -> Landed:
-    """Publishes one land inside a transaction; raises `_Settled` when there is nothing to publish."""
+    """Publishes one land inside a transaction; raises `Settled` when there is nothing to publish."""
     _check_replay(store, req)
     target = _target(store, req)
     if req.fence is not None and store.ref(req.fence[0]) != req.fence[1]:
@@ -311,6 +318,21 @@ def _one(
         )
         tx.remember("land", req.key, req.digest, msgspec.json.encode(result))
         return result
+
+
+def publish_prepared(store: Store, tx: Transaction, req: LandRequest, prepared: Prepared) -> Landed:
+    """Publishes a land that was prepared on a head which was itself only to come, once that head is there.
+
+    Raises `E_CAS_MISMATCH` when another is there, `Settled` when the request was answered meanwhile, and
+    `E_LAND_MISMATCH` when it takes back what landed since it was prepared.
+    """
+    if (head := _target(store, req)) != prepared.target:
+        raise CasMismatchError(f"{short_ref(req.ref)} is at {head}, not at {prepared.target}", ref=short_ref(req.ref),
+                               expected=prepared.target, actual=head)  # fmt: skip
+    if not req.allow_revert:
+        base_tree = store.objects.commit(prepared.base).tree
+        guard.check_reverts(store, req.ref, prepared.base, base_tree, prepared.wanted, prepared.author, req.since)
+    return _one(store, tx, req, prepared)
 
 
 def _target(store: Store, req: LandRequest) -> str:
@@ -341,7 +363,7 @@ def prepare(
         row = store.db.row(
             "SELECT landed FROM landed WHERE change = ? AND ref = ? AND undone = 0", (req.change, req.ref)
         )
-        raise _Settled(_up_to_date(req, str(row[0]) if row else req.change, target))
+        raise Settled(_up_to_date(req, str(row[0]) if row else req.change, target))
     change = objects.commit(req.change)
     base_tree, target_tree = objects.commit(base.commit).tree, objects.commit(target).tree
     wanted = trees.diff(objects, base_tree, change.tree)
@@ -357,7 +379,7 @@ def prepare(
     tree = merged.tree
     if not merged.clean:
         if answering is None:
-            raise _Conflicted(merged, base.commit, target)
+            raise Conflicted(merged, base.commit, target)
         tree, settled = _resolve(store, req, merged, answering, base.commit, target)
         decided += settled + [c.path for c in merged.conflicts]
         # what git merged beside the conflicts is only loose so far
@@ -371,7 +393,7 @@ def prepare(
             actual=target,
         )
     if tree == target_tree:
-        raise _Settled(_up_to_date(req, target, target))
+        raise Settled(_up_to_date(req, target, target))
     done = guard.check_integrity(store, base=base_tree, change=change.tree, target=target_tree, result=tree,
                                  wanted=wanted, merged=decided)  # fmt: skip
     author = store.agent_of(req.change) or req.agent
@@ -381,7 +403,7 @@ def prepare(
     who = identity.person(store.layout, req.agent, clock.now())
     commit = objects.write_commit(tree, [target], change.author, who, message, change.encoding)
     by = merged.by if merged.clean else "resolution"
-    return Prepared(target, commit, done, by, author, objects.take_new())
+    return Prepared(target, commit, done, by, author, objects.take_new(), base.commit, wanted)
 
 
 def _outside(store: Store, req: LandRequest, answering: Answering | None) -> Prepared:
@@ -391,11 +413,11 @@ def _outside(store: Store, req: LandRequest, answering: Answering | None) -> Pre
 
 
 def _check_replay(store: Store, req: LandRequest) -> None:
-    """Raises `_Settled` when the key's land is done already."""
+    """Raises `Settled` when the key's land is done already."""
     again = store.replay("land", req.key, req.digest)
     if again is not None:
         first = msgspec.json.decode(again.result, type=Landed)
-        raise _Settled(msgspec.structs.replace(first, status="replayed"), again.op)
+        raise Settled(msgspec.structs.replace(first, status="replayed"), again.op)
 
 
 def _resolve(

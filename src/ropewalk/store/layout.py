@@ -282,6 +282,7 @@ def create(root: str, store_id: str, name: str, branch: str) -> None:
         database.set_meta("boot_id", boot_id())
         database.set_meta("store_id", store_id)
         database.run("COMMIT")
+        database.upgrade()
         database.checkpoint()
         database.close()
         # the log gets its blocks at once: syncing an append writes the file's size too, and stalls every writer

@@ -27,7 +27,7 @@ from ropewalk.core.errors import (
 from ropewalk.core.ids import check_ref, short_ref
 from ropewalk.core.process import Done, git
 from ropewalk.store import oplog, projection
-from ropewalk.store.database import Database, wal_handle
+from ropewalk.store.database import UPGRADES, Database, wal_handle
 from ropewalk.store.layout import Layout, StoreFormat, read_format
 from ropewalk.store.lock import DEFAULT_WAIT, WriterLock
 from ropewalk.store.loose import NewObject, sync_folder, write_all
@@ -72,6 +72,17 @@ class Store:
             from ropewalk.store import recovery
 
             recovery.after_boot(self)
+        if int(self.db.meta("schema") or 0) < len(UPGRADES):
+            self._upgrade()
+
+    def _upgrade(self) -> None:
+        try:
+            with self.lock_held():
+                if int(self.db.meta("schema") or 0) < len(UPGRADES):
+                    self.db.upgrade()
+        except RopewalkError as error:
+            # a read-only disk can still be read
+            self.warnings.append(f"the store keeps the form of an older version: {error.message}")
 
     def close(self) -> None:
         """Shows what is not shown yet, and lets go of files and children."""
@@ -433,7 +444,7 @@ class Transaction:
 
 def resolve_ref(store: Store, name: str) -> tuple[str, str] | None:
     """Gives (full name, target) of a ref by its full or short name: branch, then tag, then any below `refs/`."""
-    for prefix in ("", "refs/heads/", "refs/tags/", "refs/"):
+    for prefix in ("refs/",) if name.startswith("tags/") else ("", "refs/heads/", "refs/tags/", "refs/"):
         full = prefix + name
         if full.startswith("refs/"):
             target = store.ref(full)
