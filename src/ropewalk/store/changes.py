@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from ropewalk.core.errors import EmptyCommitError, InvalidError, NotFoundError
 from ropewalk.core.ids import EMPTY_TREE, HEX40, check_path, check_ref, path_bytes, path_text, short_ref
-from ropewalk.store import identity, revisions, trees
+from ropewalk.store import adoption, identity, revisions, trees
 from ropewalk.store.oplog import Move
 from ropewalk.store.store import Store
 from ropewalk.store.trees import Entry
@@ -221,7 +221,11 @@ def commit(
     if again is not None:
         store.flush(again.op)
         return msgspec.structs.replace(msgspec.json.decode(again.result, type=Committed), replayed=True)
+    if ref is not None:
+        adoption.adopt(store, ref)
     base = _parent(store, parent, ref)
+    if base is not None:
+        adoption.secure(store, base)
     root = store.objects.commit(base).tree if base else EMPTY_TREE
     store.objects.take_new()
     tree = apply(store, root, changes, read_file)

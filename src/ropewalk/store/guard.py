@@ -5,16 +5,15 @@ Findings A11 (silent reverts), A12 (integrity) and A5 (mass deletion).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from ropewalk.core.errors import LandMismatchError
 from ropewalk.core.ids import EMPTY_TREE, path_bytes, path_text, short_ref
-from ropewalk.store import trees
+from ropewalk.store import linediff, trees
 from ropewalk.store.store import Store
 from ropewalk.store.trees import TREE, Change, Entry
 
-_WINDOW_OPS, _HUNK_BYTES = 400, 256 << 10
+_WINDOW_OPS, _HUNK_BYTES, _HUNK_LANDS = 400, 256 << 10, 8
 
 
 def check_integrity(
@@ -145,14 +144,21 @@ def check_reverts(
     for path, old, new in wanted:
         rows = store.db.rows(
             "SELECT op, old, new, author FROM land_paths WHERE path = ? AND ref = ? AND op <= ? AND op > ?"
-            " ORDER BY op DESC LIMIT 8",
+            " ORDER BY op DESC",
             (path, ref, top, floor),
         )
         want = name_of(new)
-        for op, before, after, by in rows:
+        edit: _Edit | None = None
+        for number, (op, before, after, by) in enumerate(rows):
             if after == want:
                 break
-            if by != author and (before == want or _takes_back_lines(store, old, new, before, after)):
+            if by == author:
+                continue
+            back = before == want
+            if not back and number < _HUNK_LANDS:
+                edit = edit or _Edit(store, name_of(old), want)
+                back = edit.takes_back(before, after)
+            if back:
                 landed = store.db.row("SELECT landed FROM landed WHERE op = ? LIMIT 1", (op,))
                 undone.append({"path": path_text(path), "agent": by, "landed": str(landed[0]) if landed else ""})
                 break
@@ -182,29 +188,32 @@ def op_of(store: Store, ref: str, base: str) -> int | None:
     return None if row is None or row[0] is None else int(row[0])
 
 
-def _takes_back_lines(
-    store: Store, old: Entry | None, new: Entry | None, before: str | None, after: str | None
-) -> bool:
-    """Says whether a change of a file replaces some lines a land wrote by exactly those it replaced."""
-    if old is None or new is None or before is None or after is None:
-        return False
-    texts = []
-    for oid in (before.split()[1], after.split()[1], old[1].hex(), new[1].hex()):
-        found = store.objects.find(oid)
-        if found is None or found[0] != "blob" or len(found[1]) > _HUNK_BYTES or b"\0" in found[1]:
+class _Edit:
+    """Is a change of one file's lines, asked whether it takes back lines that a land wrote (A11)."""
+
+    def __init__(self, store: Store, old: str | None, new: str | None) -> None:
+        self._store = store
+        self._old, self._new = self._lines(old), self._lines(new)
+        blocks = linediff.shared(self._old, self._new) if self._old is not None and self._new is not None else []
+        self._hunks = {(h.start, h.end): h.lines for h in linediff.hunks(blocks, self._new or [])}
+
+    def takes_back(self, before: str | None, after: str | None) -> bool:
+        """Says whether lines of a land, where they stand now, become exactly those that they replaced."""
+        if self._old is None or not self._hunks:
             return False
-        texts.append(found[1].splitlines())
-    landed, mine = _hunks(texts[0], texts[1]), _hunks(texts[2], texts[3])
-    return bool({(a, b) for a, b in landed if a and b} & {(b, a) for a, b in mine})
+        was, wrote = self._lines(before), self._lines(after)
+        if was is None or wrote is None:
+            return False
+        carried = linediff.shared(wrote, self._old)
+        for hunk in linediff.hunks(linediff.shared(wrote, was), was):
+            place = linediff.carry(carried, hunk.start, hunk.end, len(wrote), len(self._old))
+            if place is not None and self._hunks.get(place) == hunk.lines:
+                return True
+        return False
 
-
-def _hunks(one: list[bytes], two: list[bytes]) -> set[tuple[tuple[bytes, ...], tuple[bytes, ...]]]:
-    head = 0
-    while head < min(len(one), len(two)) and one[head] == two[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(one), len(two)) - head and one[-1 - tail] == two[-1 - tail]:
-        tail += 1
-    one, two = one[head : len(one) - tail], two[head : len(two) - tail]
-    matcher = difflib.SequenceMatcher(None, one, two, autojunk=False)
-    return {(tuple(one[a:b]), tuple(two[c:d])) for tag, a, b, c, d in matcher.get_opcodes() if tag == "replace"}
+    def _lines(self, name: str | None) -> list[bytes] | None:
+        """Gives the lines of a file by its name in `land_paths`; None when it is absent, large or no text."""
+        found = self._store.objects.find(name.split()[1]) if name is not None else None
+        if found is None or found[0] != "blob" or len(found[1]) > _HUNK_BYTES or b"\0" in found[1]:
+            return None
+        return found[1].splitlines()

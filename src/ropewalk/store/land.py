@@ -25,7 +25,7 @@ from ropewalk.core.errors import (
     error_class,
 )
 from ropewalk.core.ids import path_bytes, path_text, short_ref
-from ropewalk.store import guard, identity, lineage, merge, report, spool, trees
+from ropewalk.store import adoption, guard, identity, lineage, merge, report, spool, trees
 from ropewalk.store.changes import FileReader, digest
 from ropewalk.store.loose import NewObject
 from ropewalk.store.merge import Merged
@@ -37,6 +37,9 @@ from ropewalk.store.trees import Change
 
 MAX_ATTEMPTS = 8
 _LOCKED_MERGE_SECONDS = 8.0
+_WAITED = "waited"
+"""Is the scope of the keys under which a leader records, with the land, what it answers to a waiting request (A29)."""
+_WAITED_KEPT = 4096
 _TRAILER = re.compile(rb"[A-Za-z][A-Za-z0-9-]*: [^\n]")
 
 
@@ -117,6 +120,7 @@ def land(
     """
     prepared: Prepared | None = None
     attempts = 0
+    _take_in(store, req)
     try:
         if answering is not None:
             prepared, attempts = _outside(store, req, answering), 1
@@ -141,6 +145,12 @@ def land(
         raise
 
 
+def _take_in(store: Store, req: LandRequest) -> None:
+    """Adopts what others did to the target in `repo.git`, and makes a change durable that no operation did."""
+    adoption.adopt(store, req.ref)
+    adoption.secure(store, req.change)
+
+
 def _warn(store: Store, result: Landed) -> None:
     if result.status == "landed":
         store.warnings += guard.case_collisions(store, result.merged_onto, result.landed, result.changed_paths)
@@ -151,6 +161,7 @@ def preview(store: Store, req: LandRequest, answering: Answering | None = None) 
 
     The answer is a `Landed` when nothing is left to publish. Raises what `land` raises.
     """
+    _take_in(store, req)
     try:
         return _outside(store, req, answering)
     except Settled as settled:
@@ -177,10 +188,17 @@ def land_many(store: Store, requests: Sequence[LandRequest]) -> list[Landed | Ro
     for start in range(0, len(requests), spool.LIMIT):
         part = requests[start : start + spool.LIMIT]
         answers: list[Landed | RopewalkError | None] = [None] * len(part)
+        for number, req in enumerate(part):
+            try:
+                _take_in(store, req)
+            except RopewalkError as error:
+                answers[number] = error
         store.lock.acquire(store.lock_wait)
         try:
             with store.begun() as tx:
                 for number, req in enumerate(part):
+                    if answers[number] is not None:
+                        continue
                     try:
                         answers[number] = _one(store, tx, req)
                     except Settled as settled:
@@ -224,7 +242,15 @@ def _publish(
     slot.clear()
     answer = slot.answer(req)
     if answer is None:
-        return _lead(store, req, None, attempts, None)
+        try:
+            # a leader may have died between its commit and its answers: the log is asked before anything is done
+            done = store.replay(_WAITED, req.id, req.digest)
+        except BaseException:
+            store.lock.release()
+            raise
+        if done is None:
+            return _lead(store, req, None, attempts, None)
+        answer = Answer(req.id, done.op, done.result)
     store.lock.release()
     if answer.result is not None:
         store.flush(answer.op or None)
@@ -274,8 +300,11 @@ def _lead(
 def _for_other(store: Store, tx: Transaction, req: LandRequest) -> Answer:
     """Lands a waiting request with its requester's identity; what needs more than a plain merge goes back."""
     try:
-        result = _one(store, tx, req)
-        return Answer(req.id, tx.last_op, msgspec.json.encode(result))
+        result = msgspec.json.encode(_one(store, tx, req))
+        tx.remember(_WAITED, req.id, req.digest, result)
+        if tx.last_op % 256 == 0:
+            tx.db.run("DELETE FROM keys WHERE scope = ? AND op < ?", (_WAITED, tx.last_op - _WAITED_KEPT))
+        return Answer(req.id, tx.last_op, result)
     except Settled as settled:
         return Answer(req.id, settled.op, msgspec.json.encode(settled.result))
     except (_NeedsOrt, Conflicted):

@@ -266,7 +266,10 @@ def consolidate(store: Store) -> None:
 
 def derive(store: Store) -> bool:
     """Writes git's commit-graph anew, for faster history; gives whether there was anything to write."""
-    git(store.layout.repo, "commit-graph", "write", "--reachable", timeout=3600)
+    # of the store's refs alone: one that another tool made may name what is not there
+    tips = sorted({target for _, target in store.refs() if store.objects.kind(target) == "commit"})
+    listing = "".join(f"{oid}\n" for oid in tips).encode("ascii")
+    store.git("commit-graph", "write", "--stdin-commits", stdin=listing, timeout=3600)
     return os.path.exists(os.path.join(store.layout.repo, "objects", "info", "commit-graph"))
 
 

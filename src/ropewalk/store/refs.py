@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ropewalk.core.errors import CasMismatchError, InvalidError
 from ropewalk.core.ids import short_ref
-from ropewalk.store import oplog
+from ropewalk.store import adoption, oplog
 from ropewalk.store.database import Database
 from ropewalk.store.oplog import Move, Operation
 from ropewalk.store.store import Store
@@ -19,9 +19,11 @@ def move(store: Store, agent: str, moves: Sequence[Move], kind: str) -> tuple[in
     """
     if len({m.name for m in moves}) != len(moves):
         raise InvalidError("a ref is named twice")
+    adoption.adopt(store, *(m.name for m in moves))
     if all(store.ref(m.name) == m.new for m in moves):
         store.flush()
         return store.last_op(), True
+    adoption.secure(store, *(m.new for m in moves if m.new is not None))
     with store.transaction() as tx:
         if all(store.ref(m.name) == m.new for m in moves):
             return tx.last_op, True
@@ -33,6 +35,7 @@ def undo(store: Store, agent: str, op: int) -> tuple[int, list[Move], bool]:
 
     An undo is an operation that another undo takes back. Raises `E_CAS_MISMATCH` when a ref has moved on.
     """
+    adoption.adopt(store, *(m.name for m in oplog.find(store.db, op).body.moves))
     with store.transaction() as tx:
         found = oplog.find(store.db, op)
         back = [Move(m.name, m.new, m.old) for m in found.body.moves]

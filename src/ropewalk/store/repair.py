@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from ropewalk.core.errors import NotFoundError, StoreIOError, os_error
-from ropewalk.store import maintain, projection, recovery, verify
+from ropewalk.store import adoption, maintain, oplog, projection, recovery, verify
 from ropewalk.store.layout import Layout
 from ropewalk.store.lock import WriterLock, process_words
 from ropewalk.store.store import Store
@@ -25,6 +25,7 @@ class Repaired(msgspec.Struct, frozen=True):
 def repair(store: Store, *, progress: Callable[[str], None]) -> Repaired:
     """Repairs the store and verifies it; writers may go on meanwhile."""
     done: list[str] = []
+    _adopt_foreign(store, done)
     store.show()
     with maintain.maintenance(store, wait=True):
         progress("repair: loose objects")
@@ -33,7 +34,10 @@ def repair(store: Store, *, progress: Callable[[str], None]) -> Repaired:
         if counts["restored"]:
             done.append(f"{counts['restored']} objects put back from the journal")
         for path in verify.stale_locks(store):
-            os.unlink(path)
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                continue
             done.append(f"{os.path.relpath(path, store.layout.root)} removed")
         if _mend_packs(store):
             done.append("a pack's index was made anew")
@@ -97,6 +101,18 @@ def _clear_poison(store: Store) -> bool:
         except OSError as error:
             raise os_error(error, "sync of the store") from None
     return True
+
+
+def _adopt_foreign(store: Store, done: list[str]) -> None:
+    """Takes what was moved forward in `repo.git` into the log (A30); a store that takes no writes waits with it."""
+    before = store.last_op()
+    try:
+        adoption.adopt(store, *(name for name, _ in store.refs()))
+    except StoreIOError:
+        return
+    for op in oplog.after(store.db, before, 10_000):
+        if op.actor == adoption.ACTOR:
+            done += [f"{move.name} adopted at {move.new} as operation {op.op}" for move in op.body.moves]
 
 
 def _park_foreign(store: Store, done: list[str]) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from ropewalk.core.errors import RopewalkError
 from ropewalk.core.ids import short_ref
 from ropewalk.core.process import git
-from ropewalk.store import maintain, oplog, projection
+from ropewalk.store import adoption, maintain, oplog, projection
 from ropewalk.store.database import typed
 from ropewalk.store.loose import Damaged, inflate
 from ropewalk.store.store import Store
@@ -104,12 +105,25 @@ def _refs(store: Store, notes: _Notes) -> None:
         if store.objects.find(target) is None:
             notes.add("missing", target, f"{short_ref(name)} points to {target}, which is missing", "restore a backup")
         found = projection.read_ref(repo, name)
-        if name not in late and found != target:
+        if found is not None and found != target and not store.gave_ref(name, found):
+            what = (
+                "goes on from there" if _goes_on(store, target, found) else "does not go on from there, or is not whole"
+            )
+            words = f"{short_ref(name)} was moved to {found} without ropewalk, which {what}"
+            notes.add("foreign_move", name, words, "run `rw repair`")
+        elif name not in late and found != target:
             words = f"repo.git shows {short_ref(name)} at {found or 'nothing'} instead of {target}"
             notes.add("projection", name, words, "run `rw repair`")
     for name in shown_refs(repo):
         if name not in present and not name.startswith("refs/ropewalk/") and name not in late:
             notes.add("foreign_ref", name, f"repo.git has {name}, which ropewalk did not make", "run `rw repair`")
+
+
+def _goes_on(store: Store, old: str, new: str) -> bool:
+    try:
+        return adoption.goes_on(store, old, new)
+    except RopewalkError:
+        return False
 
 
 def shown_refs(repo: str) -> list[str]:
@@ -128,20 +142,32 @@ def stale_locks(store: Store) -> list[str]:
             folders.remove("objects")
         for name in files:
             path = os.path.join(folder, name)
-            if name.endswith(".lock") and time.time() - os.lstat(path).st_mtime > _OLD_LOCK_SECONDS and not _open(path):
+            if not name.endswith(".lock"):
+                continue
+            try:
+                there = os.lstat(path)
+            except FileNotFoundError:
+                continue  # its owner was quicker
+            if time.time() - there.st_mtime > _OLD_LOCK_SECONDS and not _open(there):
                 found.append(path)
     return found
 
 
-def _open(path: str) -> bool:
+def _open(there: os.stat_result) -> bool:
+    """Says whether a process has a file open, by whatever name it was opened."""
     for pid in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if pid.isdigit():
             try:
-                for fd in os.listdir(f"/proc/{pid}/fd"):
-                    if os.readlink(f"/proc/{pid}/fd/{fd}") == path:
-                        return True
+                names = os.listdir(f"/proc/{pid}/fd")
             except OSError:
                 continue
+            for fd in names:
+                try:
+                    held = os.stat(f"/proc/{pid}/fd/{fd}")
+                except OSError:
+                    continue
+                if (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino):
+                    return True
     return False
 
 
