@@ -123,7 +123,9 @@ _BAD_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|\.lock(/|\Z)|(\A|/)
 
 
 def check_ref(name: str) -> str:
-    """Gives the full name of a ref: `main` is `refs/heads/main`; `E_INVALID` for what git would refuse.
+    """Gives the full name of a ref: `main` is `refs/heads/main`, `tags/v1` is `refs/tags/v1`.
+
+    `E_INVALID` for what git would refuse.
 
     The rules are those of `git check-ref-format`.
     """
@@ -133,7 +135,7 @@ def check_ref(name: str) -> str:
         name.encode("utf-8")
     except UnicodeEncodeError:
         raise InvalidError("the ref name is not UTF-8", name=ascii(name)) from None
-    full = name if name.startswith("refs/") else f"refs/heads/{name}"
+    full = name if name.startswith("refs/") else f"refs/{name}" if name.startswith("tags/") else f"refs/heads/{name}"
     if full.startswith("refs/ropewalk/") or full.count("/") < 2:
         raise InvalidError(f"{name!r} is kept for ropewalk itself or too short", name=name)
     if any(len(part.encode()) > 240 for part in full.split("/")):
@@ -144,8 +146,8 @@ def check_ref(name: str) -> str:
 
 
 def short_ref(full: str) -> str:
-    """Gives a branch as `main`, a tag as `tags/v1`, and any other ref in full."""
-    if full.startswith("refs/heads/"):
+    """Gives a branch as `main`, a tag as `tags/v1`, and any other ref in full; `check_ref` makes it full again."""
+    if full.startswith("refs/heads/") and not full.startswith(("refs/heads/refs/", "refs/heads/tags/")):
         return full[len("refs/heads/") :]
     if full.startswith("refs/tags/"):
         return full[len("refs/") :]

@@ -81,8 +81,7 @@ def git_export(ctx: Context, req: ExportRequest) -> exporting.Exported:
     from ropewalk.store.revisions import default_branch
 
     ref = req.ref if req.ref is not None else default_branch(ctx.store)
-    branch = req.branch if req.branch is not None else ref
-    return exporting.export_branch(ctx.store, _place(ctx, req.destination), ref, branch, progress=ctx.progress)
+    return exporting.export_branch(ctx.store, _place(ctx, req.destination), ref, req.branch, progress=ctx.progress)
 
 
 def _place(ctx: Context, text: str) -> str:

@@ -18,6 +18,7 @@ from ropewalk.store.loose import sync_folder
 from ropewalk.store.revisions import peel
 from ropewalk.store.store import Store, need_ref
 
+_TAGS = "refs/tags/"
 _TOTAL = re.compile(rb"Total (\d+)")
 _LOST = ("non-fast-forward", "fetch first", "stale info", "cannot lock ref", "failed to update ref")
 
@@ -40,27 +41,31 @@ def export_branch(
     store: Store,
     destination: str,
     ref: str,
-    branch: str,
+    branch: str | None,
     *,
     progress: Callable[[str], None] | None = None,
     timeout: float = transport.TIMEOUT,
 ) -> Exported:
-    """Pushes a ref of the store to a branch of another repository; the ids stay what they are.
+    """Pushes a ref of the store to a branch of another repository (None: the same name); ids stay what they are.
 
-    A path where there is nothing, or an empty folder, becomes a bare repository. Raises `E_CAS_MISMATCH` when
-    the branch holds what the ref does not, `E_REMOTE` when the destination refuses or can't be reached.
+    A tag that becomes a tag goes out as the object it is, and one that is there already is not moved. A path where
+    there is nothing, or an empty folder, becomes a bare repository. Raises `E_CAS_MISMATCH` when the branch holds
+    what the ref does not, `E_REMOTE` when the destination refuses or can't be reached.
     """
     full, target = need_ref(store, ref)
-    head = peel(store, target, ref)
-    name = check_ref(branch)
+    name = check_ref(branch if branch is not None else full)
+    commit = peel(store, target, ref)
+    head = target if name.startswith(_TAGS) else commit
     there = transport.place(destination, exists=False)
     # nothing leaves the store before it is on disk
     store.flush()
     if progress is not None:
         progress(f"exporting {short_ref(full)} to {there.address}")
     if there.path is not None and _vacant(there.path):
-        return _create(store, there, head, name, timeout)
-    return _push(store, there, head, name, timeout)
+        made = _create(store, there, head, name, timeout)
+    else:
+        made = _push(store, there, head, name, timeout)
+    return msgspec.structs.replace(made, head_changeset=commit)
 
 
 def _vacant(path: str) -> bool:
@@ -74,10 +79,11 @@ def _create(store: Store, there: Place, head: str, name: str, timeout: float) ->
     """Makes a bare repository beside the destination, pushes into it, and puts it in place whole."""
     assert there.path is not None
     part = f"{there.path}.new-{os.getpid()}"
+    first = "main" if name.startswith(_TAGS) else short_ref(name)
     try:
         os.makedirs(os.path.dirname(there.path), exist_ok=True)
         made = run(
-            [git_program(), "init", "--quiet", "--bare", f"--initial-branch={short_ref(name)}", part],
+            [git_program(), "init", "--quiet", "--bare", f"--initial-branch={first}", part],
             env=git_env(),
             timeout=60,
         )
@@ -163,16 +169,20 @@ def _receive_pack(there: Place) -> list[str]:
 def _push(store: Store, there: Place, head: str, name: str, timeout: float) -> Exported:
     repo = store.layout.repo
     git_dir = _git_dir(there) if there.path is not None else None
-    refs = transport.listing(repo, there).refs
-    old = refs.get(name)
-    have = _present(store, sorted(set(refs.values())))
+    found = transport.listing(repo, there)
+    old = found.refs.get(name)
+    have = _present(store, sorted({*found.refs.values(), *found.peeled.values()}))
     total, new = _count(store, head, []), _count(store, head, have)
     if old == head:
         return Exported(0, 0, head, head, short_ref(name), old, False, True)
     if git_dir is not None:
         _check_checked_out(there, git_dir, name)
     if old is not None:
-        forward = old in have and git(repo, "merge-base", "--is-ancestor", old, head, ok=(0, 1), timeout=600).code == 0
+        forward = (
+            not name.startswith(_TAGS)
+            and old in have
+            and git(repo, "merge-base", "--is-ancestor", old, head, ok=(0, 1), timeout=600).code == 0
+        )
         if not forward:
             raise _moved(there, name, old, head)
     done = transport.call(

@@ -32,17 +32,22 @@ from ropewalk.remote.transport import Place
 from ropewalk.store import maintain
 from ropewalk.store.loose import FSYNC_SIZE, Damaged, LooseStore, NewObject, inflate, sync_folder
 from ropewalk.store.oplog import Move
+from ropewalk.store.revisions import peel
 from ropewalk.store.store import Store
 
 UNPACK_LIMIT = 500
 _ATTEMPTS = 8
 _INCOMING = "incoming-"
+_TAGS = "refs/tags/"
 _YOUNG = 60.0
 """Seconds for which a folder may be there before its owner has locked it."""
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """Is the result of an import; `imported` and `skipped` count commits new to and already in the store."""
+    """Is the result of an import; `imported` and `skipped` count commits new to and already in the store.
+
+    `git_head_sha` is what the ref points to: the commit `head_changeset`, or the tag object that names it.
+    """
 
     imported: int
     skipped: int
@@ -98,15 +103,18 @@ def import_branch(
     """Brings a branch (short or full ref name; None: the source's current one) into the ref `into`.
 
     `into` is a full name, None for the same name. A new ref is created, one that the source contains is fast
-    forwarded; anything else is `E_GIT_IMPORT_DIVERGED` and records nothing. Raises `E_NOT_FOUND`, `E_SHALLOW`,
-    `E_UNSUPPORTED`, `E_REMOTE`, `E_BUSY`.
+    forwarded; anything else is `E_GIT_IMPORT_DIVERGED` and records nothing. A tag that comes into a tag stays the
+    object it is, with its signature; into a branch comes the commit it points to. Raises `E_NOT_FOUND`,
+    `E_SHALLOW`, `E_UNSUPPORTED`, `E_REMOTE`, `E_BUSY`.
     """
     there = transport.place(source)
-    name, head = _find(store, there, branch)
+    name, head, peeled = _find(store, there, branch)
     target = check_ref(into if into is not None else name)
+    if not target.startswith(_TAGS):
+        head = peeled
     if store.ref(target) == head:
         store.flush()
-        return Imported(0, _count(store, {}, head), head, head, short_ref(target), False, head)
+        return Imported(0, _count(store, {}, head), peel(store, head, name), head, short_ref(target), False, head)
     if there.path is not None:
         _check_whole(there, head)
     folder = os.path.join(store.layout.root, f"{_INCOMING}{os.getpid()}-{head[:12]}")
@@ -161,8 +169,8 @@ def _sweep(root: str) -> None:
             os.close(fd)
 
 
-def _find(store: Store, there: Place, branch: str | None) -> tuple[str, str]:
-    """Gives (full name, commit id) of the branch in the source."""
+def _find(store: Store, there: Place, branch: str | None) -> tuple[str, str, str]:
+    """Gives (full name, id, id of what a tag object points to in the end) of the branch or tag in the source."""
     if branch is None:
         found = transport.listing(store.layout.repo, there, "HEAD")
         if found.head is None or "HEAD" not in found.refs:
@@ -171,11 +179,11 @@ def _find(store: Store, there: Place, branch: str | None) -> tuple[str, str]:
                 hint="name a branch with --ref",
                 repository=there.address,
             )
-        return found.head, found.refs["HEAD"]
+        return found.head, found.refs["HEAD"], found.refs["HEAD"]
     name = check_ref(branch)
     # the second pattern is for the commit a tag points to
-    refs = transport.listing(store.layout.repo, there, name, name + "^{}").refs
-    if name not in refs:
+    found = transport.listing(store.layout.repo, there, name, name + "^{}")
+    if name not in found.refs:
         others = transport.listing(store.layout.repo, there, "refs/heads/*").refs
         raise NotFoundError(
             f"{there.address} has no branch {short_ref(name)!r}",
@@ -183,7 +191,7 @@ def _find(store: Store, there: Place, branch: str | None) -> tuple[str, str]:
             ref=short_ref(name),
             repository=there.address,
         )
-    return name, refs[name]
+    return name, found.refs[name], found.peeled.get(name, found.refs[name])
 
 
 def _check_whole(there: Place, head: str) -> None:
@@ -234,8 +242,11 @@ def _fetch(store: Store, there: Place, head: str, env: dict[str, str], timeout: 
                    timeout=timeout)  # fmt: skip
         if walk.code:
             raise transport.failure(there, walk.err)
-    if git(store.layout.repo, "cat-file", "-t", head, extra_env=env, ok=(0, 128), timeout=60).text() != "commit":
-        raise UnsupportedError(f"{head} is not a commit", hint="import a branch", object=head)
+    commit = git(
+        repo, "rev-parse", "--quiet", "--verify", f"{head}^{{commit}}", extra_env=env, ok=(0, 1, 128), timeout=60
+    )
+    if commit.code:
+        raise UnsupportedError(f"{head} is no commit and no tag of one", hint="import a branch", object=head)
 
 
 def _check_forward(store: Store, target: str, head: str, env: dict[str, str]) -> None:
@@ -346,5 +357,5 @@ def _record(
                     tx.record("git_import", actor, [Move(target, old, head)])
         except CasMismatchError:
             continue
-        return Imported(imported, skipped, head, head, short_ref(target), moved, old)
+        return Imported(imported, skipped, peel(store, head, target), head, short_ref(target), moved, old)
     raise CasRetryExhaustedError(f"{short_ref(target)} moved during each of {_ATTEMPTS} attempts", attempts=_ATTEMPTS)

@@ -34,9 +34,10 @@ class Place(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Is what another repository shows: ids by full ref name, tags peeled, and the branch that HEAD names."""
+    """Is what another repository shows: ids by full ref name, what tag objects point to, the branch HEAD names."""
 
     refs: dict[str, str]
+    peeled: dict[str, str]
     head: str | None
 
 
@@ -192,6 +193,7 @@ def listing(git_dir: str, there: Place, *patterns: str, timeout: float = 120.0) 
     words = ["--symref", *upload_pack(there), "--", there.address, *patterns]
     out = call(git_dir, there, "ls-remote", *words, timeout=timeout).out
     refs: dict[str, str] = {}
+    peeled: dict[str, str] = {}
     head: str | None = None
     for line in out.decode("utf-8", "surrogateescape").splitlines():
         value, _, name = line.partition("\t")
@@ -200,9 +202,11 @@ def listing(git_dir: str, there: Place, *patterns: str, timeout: float = 120.0) 
             continue
         if len(value) == 64:
             raise sha256(there)
-        # a tag's commit follows the tag
-        refs[name.removesuffix("^{}")] = value
-    return Listing(refs, head)
+        if name.endswith("^{}"):
+            peeled[name[:-3]] = value
+        else:
+            refs[name] = value
+    return Listing(refs, peeled, head)
 
 
 def fetch(
