@@ -57,8 +57,9 @@ def export_branch(
     commit = peel(store, target, ref)
     head = target if name.startswith(_TAGS) else commit
     there = transport.place(destination, exists=False)
-    # nothing leaves the store before it is on disk
+    # nothing leaves the store before it is on disk, and git has to see what it is to send
     store.flush()
+    store.expose()
     if progress is not None:
         progress(f"exporting {short_ref(full)} to {there.address}")
     if there.path is not None and _vacant(there.path):

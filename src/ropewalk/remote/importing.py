@@ -253,6 +253,7 @@ def _check_forward(store: Store, target: str, head: str, env: dict[str, str]) ->
     old = store.ref(target)
     if old is None or old == head:
         return
+    store.expose()
     done = git(store.layout.repo, "merge-base", "--is-ancestor", old, head, extra_env=env, ok=(0, 1), timeout=600)
     if done.code:
         raise GitImportDivergedError(
@@ -264,8 +265,10 @@ def _check_forward(store: Store, target: str, head: str, env: dict[str, str]) ->
 
 
 def _known(store: Store) -> bytes:
-    """Gives all targets of refs as arguments that leave out what they reach."""
-    return "".join(f"^{oid}\n" for oid in sorted({oid for _, oid in store.refs()})).encode("ascii")
+    """Gives all targets of refs, shown to git, as arguments that leave out what they reach."""
+    known = sorted({oid for _, oid in store.refs()})
+    store.expose()  # another's operation is in the database before its objects are where git looks
+    return "".join(f"^{oid}\n" for oid in known).encode("ascii")
 
 
 def _count(store: Store, env: dict[str, str], head: str) -> int:

@@ -31,6 +31,8 @@ from ropewalk.store.store import JOURNAL_BYTES, JOURNAL_OBJECTS, Store
 
 PACKS_MAX = 32
 _LEFTOVER_SECONDS = 3600
+_DERIVED = ("commit-graph", "commit-graphs", "multi-pack-index")
+"""Is not copied: stock git may write it anew at any moment, of objects that came after the copy of the database."""
 
 
 class Collected(msgspec.Struct, frozen=True):
@@ -339,15 +341,17 @@ def backup(store: Store, folder: str) -> int:
             there.set_meta("boot_id", "backup")  # opening the copy puts loose objects back from its journal
             there.run("COMMIT")
             row = there.row("SELECT max(op) FROM ops")
+            refs = dict(there.rows("SELECT name, target FROM refs WHERE target IS NOT NULL"))
             there.checkpoint()
             there.close()
             shutil.copytree(
                 store.layout.repo,
                 os.path.join(part, "repo.git"),
                 symlinks=True,
-                ignore=shutil.ignore_patterns("tmp_*", "*.lock", "rw-ref-*"),
+                ignore=shutil.ignore_patterns("tmp_*", "*.lock", "rw-ref-*", *_DERIVED),
                 copy_function=_copy_if_there,
             )
+            _set_refs(store, os.path.join(part, "repo.git"), refs)
         for name in ("FORMAT", "authors.toml"):
             if os.path.exists(os.path.join(store.layout.root, name)):
                 shutil.copy2(os.path.join(store.layout.root, name), os.path.join(part, name))
@@ -363,6 +367,24 @@ def backup(store: Store, folder: str) -> int:
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return int(row[0] or 0) if row else 0
+
+
+def _set_refs(store: Store, repo: str, refs: dict[str, str]) -> None:
+    """Puts a copied repository's refs where the copied database has them; what others made there stays."""
+    for folder, _, files in os.walk(f"{repo}/refs", topdown=False):
+        for file in files:
+            name = os.path.relpath(os.path.join(folder, file), repo)
+            value = projection.read_ref(repo, name)
+            if name not in refs and value is not None and store.gave_ref(name, value):
+                os.unlink(f"{repo}/{name}")  # made, or not removed yet, while the copy was made
+        if os.path.dirname(folder) not in (repo, f"{repo}/refs") and not os.listdir(folder):
+            os.rmdir(folder)  # it may stand where a ref has to
+    for name, target in refs.items():
+        path = f"{repo}/{name}"
+        if projection.read_ref(repo, name) != target:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="ascii") as out:
+                out.write(f"{target}\n")
 
 
 def _copy_if_there(source: str, target: str) -> None:
