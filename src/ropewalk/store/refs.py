@@ -27,7 +27,7 @@ def move(store: Store, agent: str, moves: Sequence[Move], kind: str) -> tuple[in
     with store.transaction() as tx:
         if all(store.ref(m.name) == m.new for m in moves):
             return tx.last_op, True
-        return tx.record(kind, agent, [m for m in moves if m.old != m.new]), False
+        return tx.record(kind, agent, moves), False
 
 
 def undo(store: Store, agent: str, op: int) -> tuple[int, list[Move], bool]:

@@ -370,10 +370,11 @@ class Transaction:
         """Records an operation and moves its refs, all or none, and gives its number.
 
         `changesets` are (id, agent). `E_CAS_MISMATCH` when a ref is not at its old value, `E_INVALID` when a
-        new name clashes with a ref.
+        new name clashes with a ref. A move to where the ref is already is checked and not recorded.
         """
         for move in moves:
             self._check(move)
+        moves = [move for move in moves if move.old != move.new]
         op = self.last_op + 1
         body = Body(tuple(moves), tuple(c for c, _ in changesets), undoes, key, note)
         text = msgspec.json.encode(body).decode("utf-8")
