@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ropewalk.cli.parse import STREAMS, parser
+from ropewalk.cli.special import HEADINGS
 from ropewalk.core import config
 from ropewalk.core.errors import all_errors
 from ropewalk.operations import registry
@@ -23,17 +24,6 @@ OBJECTS = {
     "Resolution": "[resolution](commit-and-land.md#resolution)",
     "Fence": "`{ref, id}`: a ref that must still be at an id",
     "RefMoveEntry": "`{name, expect, target}`",
-}
-FAMILY_TITLES = {
-    "care": "Making a store and looking after it",
-    "publish": "Commit and land",
-    "read": "Reading",
-    "refs": "Refs",
-    "undo": "Operation log",
-    "remote": "Git in and out",
-    "workspace": "Workspaces",
-    "run": "Runs",
-    "describe": "Describing",
 }
 
 
@@ -50,10 +40,10 @@ def reference() -> str:
     ]
     for family, names in registry.FAMILIES.items():
         links = ", ".join(f"[`{name}`](#rw-{name.replace(' ', '-')})" for name in names)
-        lines.append(f"- {FAMILY_TITLES[family]}: {links}")
+        lines.append(f"- {HEADINGS[family]}: {links}")
     lines.append("")
     for family, names in registry.FAMILIES.items():
-        lines.append(f"## {FAMILY_TITLES[family]}\n")
+        lines.append(f"## {HEADINGS[family]}\n")
         for name in names:
             lines += command(registry.load(name))
     return "\n".join(lines).rstrip() + "\n"

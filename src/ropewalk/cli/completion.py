@@ -69,7 +69,7 @@ def candidates(words: list[str]) -> list[str]:
 
 
 def _offers(before: list[str], current: str) -> list[str]:
-    from ropewalk.cli.main import GROUPS, SPECIAL, _leading
+    from ropewalk.cli.main import SPECIAL, _leading
     from ropewalk.operations import registry
 
     if before and before[-1] in ("--store", "--repo", "--as"):
@@ -78,7 +78,7 @@ def _offers(before: list[str], current: str) -> list[str]:
     names = registry.names()
     if not rest:
         return [*GLOBAL_FLAGS] if current.startswith("-") else [*(n.split(" ")[0] for n in names), *SPECIAL]
-    if rest[0] in GROUPS and len(rest) == 1:
+    if rest[0] in registry.GROUPS and len(rest) == 1:
         return [n.split(" ")[1] for n in names if n.startswith(rest[0] + " ")]
     if rest[0] == "help":
         return [
@@ -90,7 +90,7 @@ def _offers(before: list[str], current: str) -> list[str]:
         return list(SCRIPTS)
     if rest[0] == "mcp":
         return ["core", "full"] if rest[-1] == "--profile" else ["--profile", *GLOBAL_FLAGS]
-    name = " ".join(rest[:2]) if rest[0] in GROUPS else rest[0]
+    name = " ".join(rest[:2]) if rest[0] in registry.GROUPS else rest[0]
     if registry.family_of(name) is None:
         return []
     return _operation_offers(registry.load(name), leading, rest, current)

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from ropewalk.operations.context import Context
     from ropewalk.operations.envelope import Reply
 
-GROUPS = ("ref", "op", "git", "ws", "blob", "derive", "runs", "config")
 MAX_INPUT = 256 << 20
 SPECIAL = ("mcp", "completion", "version", "help")
 
@@ -128,6 +127,8 @@ def _command(words: list[str]) -> tuple[str, list[str]]:
         return "version", words[1:]
     if words[0] in ("--help", "-h"):
         return "help", words[1:]
+    from ropewalk.operations.registry import GROUPS
+
     if words[0] in GROUPS:
         if len(words) > 1 and not words[1].startswith("-"):
             return f"{words[0]} {words[1]}", words[2:]

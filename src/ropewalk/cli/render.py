@@ -101,9 +101,8 @@ def _land(result: dict[str, Any]) -> list[str]:
         return [f"{r['status']} {r.get('landed') or r['head']}" for r in result["results"]]
     if result["status"] != "landed":
         return [f"{result['status']} {result['landed']} on {result['onto']}"]
-    return [
-        f"landed {result['landed']} on {result['onto']} (onto {result['merged_onto']}, attempt {result['attempts']})"
-    ]
+    how = f"(onto {result['merged_onto']}, attempt {result['attempts']})"
+    return [f"landed {result['landed']} on {result['onto']} {how}", *_checks(result)]
 
 
 def _cat(result: dict[str, Any]) -> list[str]:
@@ -228,11 +227,30 @@ def _ws_rebase(result: dict[str, Any]) -> list[str]:
 
 
 def _ws_land(result: dict[str, Any]) -> list[str]:
-    lines = _land({**result["land"], "merged_onto": result["land"]["rebased_onto"], "attempts": result["attempts"]})
+    return _land({**result, **result["land"], "merged_onto": result["land"]["rebased_onto"]})
+
+
+def _checks(result: dict[str, Any]) -> list[str]:
+    lines = []
     for check in result.get("checks", []):
-        cached = " (known)" if check.get("cached") else ""
-        lines.append(f"checked {check['tree'][:12]}: exit {check['rc']}, {check['seconds']} s{cached}")
+        known = " (known)" if check.get("cached") else " (it failed before it passed)" if check.get("flaky") else ""
+        lines.append(f"checked {check['tree'][:12]}: exit {check['rc']}, {check['seconds']} s{known}")
     return lines
+
+
+def _queue(result: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{r['entry']:>5} {r['onto']:<12} {r['agent']:<16} {r['runs']} runs  {r['title']}" for r in result["entries"]
+    ]
+    return lines or ["nothing waits"]
+
+
+def _queue_entry(result: dict[str, Any]) -> list[str]:
+    row = result["entry"]
+    lines = [f"{row['entry']}: {row['title']}", f"{row['changeset']} by {row['agent']}, for {row['onto']}"]
+    lines.append(f"check: {' '.join(result['command'])}")
+    lines.append(f"before it: {', '.join(str(n) for n in result['before']) or 'nothing'}")
+    return lines + _checks(result)
 
 
 def _run(result: dict[str, Any]) -> list[str]:
@@ -315,6 +333,8 @@ _SPECIAL: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "runs show": _run,
     "runs list": _runs,
     "demo": _demo,
+    "queue list": _queue,
+    "queue show": _queue_entry,
     "ws list": _workspaces,
     "ws status": _ws_status,
     "ws land": _ws_land,

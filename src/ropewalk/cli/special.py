@@ -27,6 +27,7 @@ HEADINGS = {
     "undo": "Look back and take back",
     "remote": "Git in and out",
     "workspace": "Workspaces",
+    "queue": "The landing queue",
     "run": "Runs",
     "describe": "About ropewalk",
 }
@@ -124,7 +125,6 @@ def _envelope(op: str, result: dict[str, Any]) -> None:
 
 
 def _help(words: list[str]) -> int:
-    from ropewalk.cli.main import GROUPS
     from ropewalk.operations import registry
 
     _, _, rest = split_globals(words)
@@ -140,7 +140,7 @@ def _help(words: list[str]) -> int:
         return run(name, ["--help"])
     elif name == "help":
         _print(f"usage: rw help [COMMAND]\n\n{SUMMARIES['help']}.\n")
-    elif name in GROUPS:
+    elif name in registry.GROUPS:
         inside = [one for one in registry.names() if one.split(" ")[0] == name]
         lines = [f"  {one:<16} {registry.load(one).summary}\n" for one in inside]
         _print(f"usage: rw {name} COMMAND …\n\n{''.join(lines)}\nrw help {name} COMMAND shows one's options\n")
@@ -220,10 +220,11 @@ def _raw(context: Context, rev: str, path: str) -> int:
     from ropewalk.store import history
 
     try:
-        data = history.raw(context.store, rev, path)
+        parts = history.raw(context.store, rev, path)
     except RopewalkError:
         raise
     except OSError as error:
         raise os_error(error, "cat") from None
-    write(data)
+    for part in parts:
+        write(part)
     return 0

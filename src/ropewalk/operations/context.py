@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 from ropewalk.core import config
 from ropewalk.core.errors import IdentityRequiredError, InvalidError
@@ -63,7 +63,11 @@ class Context:
     def store(self) -> Store:
         """Gives the open store."""
         if self._store is None:
-            self._store = Store(self.root, lock_wait=float(self.settings["lock_wait"].value or 0))
+            self._store = Store(
+                self.root,
+                lock_wait=float(self.settings["lock_wait"].value or 0),
+                structural=bool(self.settings["merge.structural"].value),
+            )
         return self._store
 
     def adopt_root(self, root: str) -> None:
@@ -100,8 +104,13 @@ class Context:
             raise InvalidError("a path holds a NUL byte", path=path)
         return os.path.normpath(os.path.join(self.cwd, path))
 
-    def read_file(self, path: str) -> bytes:
-        """Reads a file that the request names."""
+    @property
+    def checks(self) -> str:
+        """Gives the folder below which checks are run."""
+        return os.path.join(self.data_home, "ropewalk", self.store.format.id, "checks")
+
+    def read_file(self, path: str) -> BinaryIO:
+        """Opens a file that the request names."""
         return read_disk_file(self.path(path))
 
     def show_on(self, say: Callable[[str], None], watch: Callable[[dict[str, Any]], None]) -> None:

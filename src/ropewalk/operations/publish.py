@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -12,6 +13,7 @@ from ropewalk.core.errors import (
     BusyError,
     CasMismatchError,
     CasRetryExhaustedError,
+    CheckFailedError,
     ConflictError,
     EmptyCommitError,
     FencedError,
@@ -27,7 +29,7 @@ from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
 from ropewalk.store import changes, land, report, revisions
 from ropewalk.store.changes import Change, Committed, Content
-from ropewalk.store.spool import LandRequest
+from ropewalk.workspace.verdict import Checked
 
 Rev = Annotated[str, Meta(min_length=1, max_length=4096, description="a ref, an id, or one with ~N or ^")]
 Key = Annotated[str, Meta(max_length=64, description="a UUID; the same request under it is answered once")]
@@ -88,6 +90,9 @@ class LandOneRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_reland: Annotated[bool, Meta(description="land again what was undone")] = False
     allow_mass_delete: Annotated[bool, Meta(description="remove more than half of the files on purpose")] = False
     fence: Fence | None = None
+    check: Annotated[list[str], Meta(max_length=1000, description="a command that must pass on the merged tree")] = []
+    check_seconds: Annotated[float, Meta(gt=0, le=86_400, description="how long the check may take")] = 1800.0
+    jobs: Annotated[int, Meta(ge=0, le=256, description="checks at once; 0: as many as processors")] = 0
 
 
 class LandItem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -98,6 +103,7 @@ class LandItem(msgspec.Struct, frozen=True, omit_defaults=True):
     status: str = "failed"
     error: str | None = None
     message: str | None = None
+    checks: list[Checked] = []
 
 
 class LandResponse(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -110,8 +116,9 @@ class LandResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     merged_onto: str
     changed_paths: list[str]
     more_paths: int = 0
-    merged_by: str = "trees"
+    merged_by: str | dict[str, str] = "trees"
     results: list[LandItem] = []
+    checks: list[Checked] = []
 
 
 @operation(
@@ -121,6 +128,7 @@ class LandResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     summary="Land changesets on a ref by three-way merge",
     errors=(
         ConflictError,
+        CheckFailedError,
         LandMismatchError,
         CasMismatchError,
         KeyReusedError,
@@ -136,6 +144,7 @@ class LandResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     command=Command(
         positional=("heads*",),
         files=("resolutions",),
+        rest="check",
         flags={"idempotency_key": "--key", "resolutions": "--resolve"},
         hidden=("head", "fence"),
     ),
@@ -172,25 +181,37 @@ def land_changesets(ctx: Context, req: LandOneRequest) -> LandResponse:
                 fence=fence,
             )
         )
-    if len(requests) > 1:
-        return _land_several(ctx, heads, requests)
     answering = land.Answering(req.resolutions, ctx.read_file) if req.resolutions else None
+    if req.check:
+        from ropewalk.workspace import drive
+
+        how = drive.orders(req.check, req.check_seconds, ctx.checks, jobs=req.jobs)
+        checked = drive.land_checked(ctx.store, ref, requests, how, answering=answering, tell=ctx.progress)
+        if len(heads) > 1:
+            return _several(heads, [o.result for o in checked], [o.checks for o in checked])
+        if isinstance(checked[0].result, RopewalkError):
+            raise checked[0].result
+        return LandResponse(**msgspec.structs.asdict(checked[0].result), checks=checked[0].checks)
+    if len(requests) > 1:
+        outcomes = land.land_many(ctx.store, requests)
+        return _several(heads, outcomes, [[] for _ in outcomes])
     one = land.land(ctx.store, requests[0], answering=answering, max_attempts=req.max_attempts)
     return LandResponse(**msgspec.structs.asdict(one))
 
 
-def _land_several(ctx: Context, heads: list[str], requests: list[LandRequest]) -> LandResponse:
-    outcomes = land.land_many(ctx.store, requests)
+def _several(
+    heads: list[str], outcomes: Sequence[land.Landed | RopewalkError], checks: Sequence[list[Checked]]
+) -> LandResponse:
     items: list[LandItem] = []
     first: RopewalkError | None = None
     last: land.Landed | None = None
-    for head, outcome in zip(heads, outcomes, strict=True):
+    for head, outcome, runs in zip(heads, outcomes, checks, strict=True):
         if isinstance(outcome, RopewalkError):
             first = first or outcome
-            items.append(LandItem(head, None, "failed", outcome.code, outcome.message))
+            items.append(LandItem(head, None, "failed", outcome.code, outcome.message, runs))
         else:
             last = outcome
-            items.append(LandItem(head, outcome.landed, outcome.status))
+            items.append(LandItem(head, outcome.landed, outcome.status, checks=runs))
     if first is not None:
         failed = sum(item.landed is None for item in items)
         details = {**first.details, "results": msgspec.to_builtins(items)}
@@ -283,8 +304,7 @@ class BlobHasResponse(msgspec.Struct, frozen=True):
 )
 def blob_has(ctx: Context, req: BlobsRequest) -> BlobHasResponse:
     """Looks blobs up."""
-    found = ctx.store.objects.read_many(req.blobs)
-    have = {oid: f is not None and f[0] == "blob" for oid, f in zip(req.blobs, found, strict=True)}
+    have = {oid: ctx.store.objects.kind(oid) == "blob" for oid in req.blobs}
     return BlobHasResponse([b for b in req.blobs if have[b]], [b for b in req.blobs if not have[b]])
 
 
@@ -307,10 +327,11 @@ def blob_get(ctx: Context, req: BlobsRequest) -> BlobGetResponse:
     rows: list[dict[str, Any]] = []
     total = 0
     for oid in req.blobs:
-        data = ctx.store.objects.read(oid, "blob")
-        total += len(data)
+        stated = ctx.store.objects.header(oid)
+        total += stated[1] if stated is not None else 0
         if total > 16 << 20:
             raise InvalidError("the blobs are larger than 16 MiB together", hint="read them with `rw cat` in pages")
+        data = ctx.store.objects.read(oid, "blob")
         try:
             rows.append({"blob": oid, "size": len(data), "encoding": "utf8", "content": data.decode("utf-8")})
         except UnicodeDecodeError:

@@ -22,9 +22,13 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "undo": ("op log", "op show", "op undo"),
     "remote": ("git import", "git export"),
     "workspace": ("ws create", "ws list", "ws status", "ws land", "ws rebase", "ws delete"),
+    "queue": ("queue list", "queue show", "queue cancel"),
     "run": ("run", "demo", "runs list", "runs show"),
     "describe": ("schema", "config show"),
 }
+
+GROUPS = frozenset(name.split(" ")[0] for names in FAMILIES.values() for name in names if " " in name)
+"""The first words of commands of two words."""
 
 
 class Command(NamedTuple):

@@ -32,8 +32,8 @@ from ropewalk.operations.registry import Command, operation
 from ropewalk.store import layout, report, revisions, trees
 from ropewalk.store.land import Answering
 from ropewalk.workspace import capture, checkout, landing, move, removal, state
-from ropewalk.workspace.check import Checked
 from ropewalk.workspace.state import Workspace
+from ropewalk.workspace.verdict import Checked
 
 Name = Annotated[str, Meta(min_length=1, max_length=100, description="the workspace; inside of one it may be left out")]
 Onto = Annotated[str, Meta(min_length=1, max_length=1024, description="the ref it lands on")]
@@ -237,6 +237,7 @@ class WsLandRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     onto: Onto | None = None
     check: Annotated[list[str], Meta(max_length=1000, description="a command that must pass on the merged tree")] = []
     check_seconds: Annotated[float, Meta(gt=0, le=86_400, description="how long the check may take")] = 1800.0
+    jobs: Annotated[int, Meta(ge=0, le=256, description="checks at once; 0: as many as processors")] = 0
     idempotency_key: Key | None = None
     resolutions: report.Resolution | None = None
     allow_revert: Annotated[bool, Meta(description="take back on purpose what others landed")] = False
@@ -254,7 +255,7 @@ class WsLand(msgspec.Struct, frozen=True, omit_defaults=True):
     landed: str
     rebased_onto: str
     onto: str
-    merged_by: str = "trees"
+    merged_by: str | dict[str, str] = "trees"
 
 
 class WsLanded(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -306,8 +307,9 @@ def ws_land(ctx: Context, req: WsLandRequest) -> WsLanded:
             message=req.message,
             key=check_key(req.idempotency_key),
             check=req.check,
-            checks=os.path.join(ctx.data_home, "ropewalk", ctx.store.format.id, "checks"),
+            checks=ctx.checks,
             check_seconds=req.check_seconds,
+            jobs=req.jobs,
             answering=Answering(req.resolutions, ctx.read_file) if req.resolutions else None,
             allow={path_bytes(path) for path in req.allow_secret},
             allow_revert=req.allow_revert,

@@ -13,13 +13,16 @@ import stat
 import time
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 
-from ropewalk.core.errors import InternalError, InvalidError, WorkspaceDamagedError
+from ropewalk.core.durable import write_all
+from ropewalk.core.errors import InvalidError, WorkspaceDamagedError
 from ropewalk.core.ids import EMPTY_TREE, check_path, path_text
+from ropewalk.core.process import git_error
 from ropewalk.store import trees
-from ropewalk.store.loose import object_id, write_all
+from ropewalk.store.loose import object_id
 from ropewalk.store.store import Store
 from ropewalk.store.trees import Entry
 from ropewalk.workspace import foreign, state
@@ -91,18 +94,30 @@ def save_stats(store: Store, name: str, stats: Stats) -> None:
     path = os.path.join(state.private(store, name), "stat")
     fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        write_all(fd, msgspec.msgpack.encode(stats))
+        data = msgspec.msgpack.encode(stats)
+        write_all(fd, data + crc32(data).to_bytes(4, "big"))
     finally:
         os.close(fd)
     os.rename(path + ".new", path)
 
 
+def sealed(path: str) -> bool:
+    """Says whether a file of stat data is whole."""
+    with open(path, "rb") as file:
+        data = file.read()
+    return crc32(data[:-4]).to_bytes(4, "big") == data[-4:]
+
+
 def _load_stats(store: Store, name: str) -> Stats:
     try:
         with open(os.path.join(state.private(store, name), "stat"), "rb") as file:
-            return msgspec.msgpack.decode(file.read(), type=Stats)
+            data = file.read()
+        # what is read here stands for files that nobody reads again, so a flipped byte would land
+        if crc32(data[:-4]).to_bytes(4, "big") == data[-4:]:
+            return msgspec.msgpack.decode(data[:-4], type=Stats)
     except (OSError, msgspec.DecodeError):
-        return Stats(0, "", {}, {})
+        pass
+    return Stats(0, "", {}, {})
 
 
 def all_entries(store: Store, tree: str) -> dict[bytes, Entry]:
@@ -214,8 +229,7 @@ class _Capture:
             self.store, self.ws, "ls-files", "-o", "--exclude-standard", "-z", index=index, timeout=600
         )
         if done.code:
-            words = done.err.decode("utf-8", "replace").strip()
-            raise InternalError(f"git ls-files ended with {done.code}: {words}", exit_code=done.code)
+            raise git_error("ls-files", done)
         others = set()
         for path in done.out.split(b"\0")[:-1]:
             if not path.endswith(b"/"):

@@ -1,105 +1,148 @@
-"""Checks: a command run on a tree that is about to land, in a checkout of its own, with a bound."""
+"""Checks: a command run on a tree that is about to land, in a checkout of its own, with a bound.
+
+What a check sees is fixed by the key of its result: the tree, checked out as one commit that is always the
+same for that tree, the command, and an environment of listed variables. Nothing ignored or unlanded is there.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ropewalk.core import clock
-from ropewalk.core.errors import CheckFailedError, InvalidError
-from ropewalk.core.process import ChildTimeout, Done, clean_env, kill_group, run
-from ropewalk.store import identity
+from ropewalk.core.process import clean_env
+from ropewalk.store.changes import digest
 from ropewalk.store.store import Store
 from ropewalk.workspace import checkout
+from ropewalk.workspace.removal import remove_tree
+from ropewalk.workspace.verdict import Command, Verdict
 
-TAIL = 4000
-
-
-class Checked(msgspec.Struct, frozen=True):
-    """Is one run of a check: the tree, the exit code, the seconds; `cached` when an earlier run of it counted."""
-
-    tree: str
-    rc: int
-    seconds: float
-    cached: bool = False
-
-
-def checked(
-    store: Store, commit: str, argv: Sequence[str], folder: str, seconds: float, stop: threading.Event | None = None
-) -> Checked:
-    """Runs a check on a commit's tree in a new folder below `folder` and gives how it passed.
-
-    The folder holds a repository whose HEAD is that commit, and nothing that is ignored or not landed. Raises
-    `E_CHECK_FAILED` with the end of the output when the exit code is not 0, the bound is reached, or `stop` is set.
-    """
-    tree = store.objects.commit(commit).tree
-    os.makedirs(folder, exist_ok=True)
-    place = tempfile.mkdtemp(prefix="check-", dir=folder)
-    began = clock.monotonic()
-    try:
-        work = os.path.join(place, "tree")
-        person = identity.person(store.layout, "ropewalk/check", clock.now())
-        checkout.populate(store, work, commit, "check", person)
-        env = clean_env({"GIT_CEILING_DIRECTORIES": place})
-        began = clock.monotonic()
-        for name in ("ROPEWALK_STORE", "ROPEWALK_AGENT"):
-            env.pop(name, None)
-        try:
-            done = _run(argv, env, work, seconds, stop)
-        except ChildTimeout:
-            if stop is not None and stop.is_set():
-                raise CheckFailedError(
-                    "the check was stopped", tree=tree, command=list(argv), reason="stopped"
-                ) from None
-            raise CheckFailedError(
-                f"the check did not end within {seconds:g} s", tree=tree, command=list(argv), reason="timeout"
-            ) from None
-        except (FileNotFoundError, PermissionError, NotADirectoryError):
-            raise InvalidError(
-                f"the check {argv[0]!r} can't be started",
-                hint="a line for the shell goes behind -- as: sh -c '…'",
-                command=list(argv),
-            ) from None
-        spent = round(clock.monotonic() - began, 3)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-    if done.code:
-        tail = (done.out + done.err)[-TAIL:].decode("utf-8", "replace")
-        how = f"ended with {done.code}" if done.code > 0 else f"was ended by signal {-done.code}"
-        raise CheckFailedError(
-            f"the check {how} on the merged tree",
-            tree=tree,
-            command=list(argv),
-            rc=done.code,
-            seconds=spent,
-            output=tail,
-        )
-    return Checked(tree, 0, spent)
-
-
-def _run(argv: Sequence[str], env: Mapping[str, str], cwd: str, seconds: float, stop: threading.Event | None) -> Done:
-    """Runs a program as `core.process.run` does, and ends it within a tick after `stop` is set, too."""
+if TYPE_CHECKING:
     import subprocess
 
-    if stop is None:
-        return run(argv, env=env, cwd=cwd, timeout=seconds)
-    child = subprocess.Popen(
-        list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env), cwd=cwd,
-        start_new_session=True,
-    )  # fmt: skip
-    until = clock.monotonic() + seconds
-    while True:
+TAIL = 4000
+_ALLOWED = re.compile(
+    r"(PATH|HOME|USER|LOGNAME|LANG|LC_\w+|TZ|TMPDIR|SHELL|CI|CC|CXX|\w*FLAGS|MAKEFLAGS|VIRTUAL_ENV|PYTHON\w*|PIP_\w+|UV_\w+"
+    r"|NODE\w*|NPM_\w+|npm_config_\w+|COREPACK_\w+|CARGO\w*|RUST\w*|GO\w*|JAVA\w*|MAVEN\w*|GRADLE\w*|RUBY\w*|GEM_\w+"
+    r"|BUNDLE_\w+|LD_LIBRARY_PATH|PKG_CONFIG_PATH|SSL_CERT_\w+|NO_COLOR)\Z"
+)
+
+
+def environment(names: Sequence[str] = ()) -> dict[str, str]:
+    """Gives the variables that a check sees: those of tools and languages, and the named ones."""
+    return {k: v for k, v in clean_env().items() if _ALLOWED.match(k) or k in names}
+
+
+def command(argv: Sequence[str], seconds: float, env: Mapping[str, str]) -> Command:
+    """Gives a check's command with the hash of its environment and of the program that its first word names."""
+    program = shutil.which(argv[0], path=env.get("PATH"))
+    tool: tuple[object, ...] = ()
+    if program is not None:
+        found = os.stat(program)
+        tool = (os.path.realpath(program), found.st_size, found.st_mtime_ns)
+    hashed = digest(sorted(env.items()), tool)
+    return Command(tuple(argv), seconds, hashed.hex())
+
+
+def key(tree: str, what: Command) -> str:
+    """Gives the name under which the result of a command on a tree is kept."""
+    return digest(tree, what.argv, what.environment).hex()[:40]
+
+
+class Running:
+    """Is a check in progress; `place` is its folder, `pid` the leader of its process group."""
+
+    def __init__(self, store: Store, tree: str, what: Command, env: Mapping[str, str], folder: str) -> None:
+        """Checks the tree out into a new folder below `folder` and starts the command there."""
+        import subprocess
+
+        self.tree, self._what = tree, what
+        os.makedirs(folder, exist_ok=True)
+        self.place = tempfile.mkdtemp(prefix="check-", dir=folder)
+        self.pid = 0
+        self._child: subprocess.Popen[bytes] | None = None
+        self._unstartable = ""
+        self._began = clock.monotonic()
         try:
-            out, err = child.communicate(timeout=0.2)
-            return Done(child.returncode, out, err)
-        except subprocess.TimeoutExpired:
-            if clock.monotonic() < until and not stop.is_set():
-                continue
-            kill_group(child)
-            child.communicate()
-            raise ChildTimeout([str(argv[0])], seconds) from None
+            work = os.path.join(self.place, "tree")
+            checkout.populate_tree(store, work, tree)
+            self._began = clock.monotonic()
+            # a file, not a pipe: a child that the check leaves behind may keep a pipe open for ever
+            with open(os.path.join(self.place, "output"), "wb") as output:
+                self._child = subprocess.Popen(
+                    list(what.argv), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                    env={**env, "GIT_CEILING_DIRECTORIES": self.place, "PWD": work}, cwd=work, start_new_session=True,
+                )  # fmt: skip
+            self.pid = self._child.pid
+        except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+            if not os.path.isdir(os.path.join(self.place, "tree", ".git")):
+                shutil.rmtree(self.place, ignore_errors=True)
+                raise
+            self._unstartable = f"{what.argv[0]} can't be started: {error.strerror}"
+        except BaseException:
+            shutil.rmtree(self.place, ignore_errors=True)
+            raise
+
+    def poll(self) -> Verdict | None:
+        """Gives the verdict once the command ended or reached its bound; all it left behind is gone then."""
+        if self._child is None:
+            self.stop()
+            return Verdict("failed", 127, 0.0, self._unstartable, "unstartable")
+        code = self._child.poll()
+        spent = round(clock.monotonic() - self._began, 3)
+        if code is None:
+            if spent < self._what.seconds:
+                return None
+            return self._ended(Verdict("infrastructure", 124, spent, reason="timeout"))
+        if code == 0:
+            return self._ended(Verdict("passed", 0, spent))
+        if code < 0:
+            return self._ended(Verdict("infrastructure", code, spent, reason=signal.Signals(-code).name))
+        if code in (124, 137):
+            return self._ended(Verdict("infrastructure", code, spent, reason="killed"))
+        return self._ended(Verdict("failed", code, spent))
+
+    def _ended(self, verdict: Verdict) -> Verdict:
+        output = self._tail()
+        self.stop()
+        if verdict.kind == "failed" and "No space left on device" in output:
+            verdict = msgspec.structs.replace(verdict, kind="infrastructure", reason="full disk")
+        return verdict if verdict.kind == "passed" else msgspec.structs.replace(verdict, output=output)
+
+    def _tail(self) -> str:
+        try:
+            with open(os.path.join(self.place, "output"), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
+                return file.read(TAIL).decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def stop(self) -> None:
+        """Ends the command with all of its process group, and removes its folder."""
+        if self._child is not None:
+            end_group(self.pid)
+            self._child.wait()
+        remove_place(self.place)
+
+
+def end_group(pid: int) -> None:
+    """Kills a process group, if it is there."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def remove_place(place: str) -> None:
+    """Removes a check's folder, also where the check took write bits away."""
+    try:
+        remove_tree(place)
+    except OSError:
+        pass

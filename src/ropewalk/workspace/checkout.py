@@ -15,10 +15,11 @@ import msgspec
 
 from ropewalk.core import clock
 from ropewalk.core.errors import InternalError, InvalidError, StoreCorruptError, os_error
-from ropewalk.core.process import git_env, git_program, run
+from ropewalk.core.process import git_env, git_error, git_program, run
 from ropewalk.store import identity, layout
 from ropewalk.store.layout import WORKSPACE_MARK, Mark
-from ropewalk.store.objects import Person
+from ropewalk.store.loose import LooseStore
+from ropewalk.store.objects import Person, commit_bytes
 from ropewalk.store.store import Store
 from ropewalk.workspace import capture, state
 from ropewalk.workspace.files import Files
@@ -26,6 +27,7 @@ from ropewalk.workspace.state import Note, Workspace
 
 _ATTRIBUTES = "* -text -eol -crlf -ident -filter !working-tree-encoding\n"
 _CHECKOUT_SECONDS = 3600.0
+_NOBODY = Person(b"ropewalk", b"check@ropewalk.local", 0, b"+0000")
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -137,22 +139,37 @@ def _build(store: Store, ws: Workspace) -> Workspace:
 
 def populate(store: Store, folder: str, commit: str, branch: str, person: Person) -> None:
     """Makes a repository at a new folder with `branch` at a commit of the store, checked out."""
+    write_git_dir(store, os.path.join(folder, ".git"), branch, commit, person)
+    _read_tree(store, folder, commit)
+
+
+def _read_tree(store: Store, folder: str, commit: str) -> None:
     store.objects.spill()
-    git_dir = os.path.join(folder, ".git")
-    write_git_dir(store, git_dir, branch, commit, person)
     done = run(
-        [git_program(), f"--git-dir={git_dir}", "read-tree", "--reset", "-u", commit],
+        [git_program(), f"--git-dir={os.path.join(folder, '.git')}", "read-tree", "--reset", "-u", commit],
         env=git_env({"GIT_WORK_TREE": folder}),
         cwd=folder,
         timeout=_CHECKOUT_SECONDS,
     )
     if done.code:
-        words = done.err.decode("utf-8", "replace").strip()[-2000:]
-        if "No space left" in words:
-            raise os_error(OSError(28, os.strerror(28)), "checkout")
-        if "unable to read" in words or "corrupt" in words:
-            raise StoreCorruptError(f"the checkout failed: {words}")
-        raise InternalError(f"the checkout ended with {done.code}: {words}", exit_code=done.code)
+        error = git_error("read-tree", done)
+        if isinstance(error, InternalError) and ("unable to read" in error.message or "corrupt" in error.message):
+            raise StoreCorruptError(f"the checkout failed: {error.message}")
+        raise error
+
+
+def populate_tree(store: Store, folder: str, tree: str) -> str:
+    """Makes a repository at a new folder whose one commit is a tree of the store; gives the commit's id.
+
+    The commit is the same for a tree whoever makes it and whenever, and is in the new repository alone.
+    """
+    git_dir = os.path.join(folder, ".git")
+    own = LooseStore(os.path.join(git_dir, "objects"))
+    made = own.make("commit", commit_bytes(tree, (), _NOBODY, _NOBODY, b"The tree under check\n"))
+    write_git_dir(store, git_dir, "check", made.id, _NOBODY)
+    own.put(made.id, made.packed)
+    _read_tree(store, folder, made.id)
+    return made.id
 
 
 def write_git_dir(store: Store, git_dir: str, branch: str, commit: str, person: Person | None) -> None:

@@ -10,9 +10,9 @@ import errno
 import os
 import stat
 
+from ropewalk.core.durable import write_all
 from ropewalk.core.errors import WorkspaceGoneError, os_error
 from ropewalk.core.ids import path_text
-from ropewalk.store.loose import write_all
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

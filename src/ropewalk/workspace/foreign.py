@@ -10,10 +10,11 @@ import os
 import re
 from typing import NamedTuple
 
+from ropewalk.core.durable import write_all
 from ropewalk.core.errors import RopewalkError, StoreCorruptError
 from ropewalk.core.ids import HEX40
 from ropewalk.core.process import ChildTimeout
-from ropewalk.store.loose import Damaged, LooseStore, write_all
+from ropewalk.store.loose import Damaged, LooseStore
 from ropewalk.store.objects import Commit, parse_commit
 from ropewalk.store.store import Store
 from ropewalk.store.trees import Entry

@@ -1,7 +1,6 @@
 """Landing a workspace: capture, changeset, three-way merge onto the target, and the workspace moves along.
 
-With a check the tree that lands is one on which it passed: the merge with the target's head is checked out and
-checked, then published on that very head; a head that moved meanwhile makes another merge and another check.
+With a check the change waits in the landing queue, and the tree that lands is one on which it passed.
 """
 
 from __future__ import annotations
@@ -12,18 +11,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from ropewalk.core.errors import CasMismatchError, CasRetryExhaustedError, ConflictError, InvalidError
+from ropewalk.core.errors import ConflictError, InvalidError, RopewalkError
 from ropewalk.store import changes, guard, land
 from ropewalk.store.land import Answering, Landed
 from ropewalk.store.spool import LandRequest
 from ropewalk.store.store import Store
-from ropewalk.workspace import capture, check, foreign, move, state
+from ropewalk.workspace import capture, drive, foreign, move, state
 from ropewalk.workspace.capture import Captured
-from ropewalk.workspace.check import Checked
 from ropewalk.workspace.files import Files
 from ropewalk.workspace.state import Pending, Workspace
-
-MAX_CHECKS = 10
+from ropewalk.workspace.verdict import Checked
 
 
 class Wish(NamedTuple):
@@ -35,6 +32,7 @@ class Wish(NamedTuple):
     check: Sequence[str] = ()
     checks: str = ""
     check_seconds: float = 1800.0
+    jobs: int = 0
     stop: threading.Event | None = None
     answering: Answering | None = None
     allow: Collection[bytes] = ()
@@ -134,32 +132,9 @@ def _message(store: Store, ws: Workspace, given: str | None) -> bytes:
 def _land_checked(
     store: Store, req: LandRequest, wish: Wish, checks: list[Checked], tell: Callable[[str], None]
 ) -> Landed:
-    passed: dict[str, Checked] = {}
-    for attempt in range(1, MAX_CHECKS + 1):
-        ready = land.preview(store, req, wish.answering)
-        if isinstance(ready, Landed):
-            return ready
-        tree = store.objects.commit(ready.commit).tree
-        for made in ready.new:
-            if made.packed:
-                # the checkout's git must see what is not published yet
-                store.objects.loose.put(made.id, made.packed)
-        if tree in passed:
-            checks.append(msgspec.structs.replace(passed[tree], cached=True))
-        else:
-            tell(f"checking the merged tree (attempt {attempt})")
-            passed[tree] = check.checked(store, ready.commit, wish.check, wish.checks, wish.check_seconds, wish.stop)
-            checks.append(passed[tree])
-        try:
-            on_this = msgspec.structs.replace(req, expect_target=ready.target)
-            landed = land.land(store, on_this, answering=wish.answering)
-        except CasMismatchError as error:
-            if error.details.get("expected") != ready.target:
-                raise
-            continue
-        if landed.status == "landed" and store.objects.commit(landed.landed).tree != tree:
-            store.warnings.append(f"{landed.landed} is not the tree that was checked; take it back with `rw op undo`")
-        return msgspec.structs.replace(landed, attempts=attempt)
-    raise CasRetryExhaustedError(
-        f"the target moved during each of {MAX_CHECKS} checks", hint="land again", attempts=MAX_CHECKS
-    )
+    how = drive.orders(wish.check, wish.check_seconds, wish.checks, jobs=wish.jobs, stop=wish.stop)
+    (outcome,) = drive.land_checked(store, req.ref, [req], how, answering=wish.answering, tell=tell)
+    checks += outcome.checks
+    if isinstance(outcome.result, RopewalkError):
+        raise outcome.result
+    return outcome.result

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from ropewalk.core.errors import ConflictError, InternalError, NotFoundError, os_error
+from ropewalk.core.errors import ConflictError, NotFoundError, os_error
 from ropewalk.core.ids import path_bytes, path_text, short_ref
+from ropewalk.core.process import git_error
 from ropewalk.store import changes, lineage, merge, report, trees
 from ropewalk.store.store import Store
 from ropewalk.store.trees import Change
@@ -108,6 +109,10 @@ def rebase(store: Store, ws: Workspace, ref: str, agent: str) -> Rebased:
     start = lineage.find_base(store, ref, target, ws.base, allow_reland=True).commit
     head_tree = objects.commit(target).tree
     merged = merge.merge(objects, objects.commit(start).tree, now.tree, head_tree)
+    if not merged.clean:
+        from ropewalk.store.structure.chance import second_chance
+
+        merged = second_chance(store, merged)
     if merged.clean:
         bring(store, ws, now, merged.tree, target)
         objects.take_new()
@@ -243,7 +248,7 @@ def _set_head(store: Store, ws: Workspace, files: Files, head: str) -> None:
         os.unlink(index)
         done = state.private_git(store, ws, "read-tree", "--reset", head, timeout=600)
     if done.code:
-        raise InternalError(f"git read-tree ended with {done.code}: {done.err.decode('utf-8', 'replace').strip()}")
+        raise git_error("read-tree", done)
     state.private_git(store, ws, "update-index", "-q", "--refresh", "--ignore-submodules", timeout=600)
     try:
         with open(index, "rb") as file:

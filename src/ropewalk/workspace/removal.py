@@ -136,12 +136,13 @@ def _remove(path: str) -> None:
             os.rename(path, gone)
             leftovers.append(os.path.basename(gone))
         for leftover in leftovers:
-            _remove_tree(os.path.join(above, leftover))
+            remove_tree(os.path.join(above, leftover))
     except OSError as error:
         raise os_error(error, "removal of the workspace") from None
 
 
-def _remove_tree(path: str) -> None:
+def remove_tree(path: str) -> None:
+    """Removes a folder with all in it; links are removed, not followed, and missing write bits do not keep it."""
     try:
         shutil.rmtree(path)
     except PermissionError:

@@ -1,0 +1,414 @@
+"""Driving the queue: whoever waits for a checked land runs checks, publishes what passed, and drops what failed.
+
+Any driver may end at any moment: its checks are run again by another, its own changes lose their places, and
+nothing else changes. A driver holds a slot while it plans and runs checks, so that no more than `jobs` run.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+
+from ropewalk.core import clock
+from ropewalk.core.errors import CheckFailedError, InternalError, RopewalkError
+from ropewalk.core.ids import short_ref
+from ropewalk.store import land
+from ropewalk.store.changes import Content
+from ropewalk.store.land import Answering, Landed, Settled
+from ropewalk.store.report import Resolution
+from ropewalk.store.spool import LandRequest, new_id
+from ropewalk.store.store import Store
+from ropewalk.workspace import check, queue
+from ropewalk.workspace.check import Running
+from ropewalk.workspace.hold import Hold
+from ropewalk.workspace.queue import Entry, Failure, Wanted
+from ropewalk.workspace.speculate import Plan, Speculation, Step
+from ropewalk.workspace.verdict import Checked, Command
+
+_TICK, _LOOK_AGAIN, _IDLE = 0.02, 1.0, 0.5
+
+
+class Orders(NamedTuple):
+    """Is how changes are to be checked: the command, its environment, where, how many at once, and when to stop."""
+
+    command: Command
+    env: Mapping[str, str]
+    folder: str
+    jobs: int
+    stop: threading.Event | None = None
+
+
+class Outcome(NamedTuple):
+    """Is what became of one change: its land or an error, and the checks that were run for it."""
+
+    result: Landed | RopewalkError
+    checks: list[Checked]
+
+
+class _Job(NamedTuple):
+    step: Step
+    running: Running
+    hold: Hold
+    slot: Hold
+
+
+def orders(
+    argv: Sequence[str], seconds: float, folder: str, *, jobs: int = 0, names: Sequence[str] = (),
+    stop: threading.Event | None = None,
+) -> Orders:  # fmt: skip
+    """Gives the orders for a check; without `jobs` as many run at once as there are processors."""
+    env = check.environment(names)
+    return Orders(check.command(argv, seconds, env), env, folder, jobs or os.cpu_count() or 1, stop)
+
+
+def land_checked(
+    store: Store,
+    ref: str,
+    requests: Sequence[LandRequest],
+    how: Orders,
+    *,
+    answering: Answering | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[Outcome]:
+    """Lands changes in order, each once the check passed on the very tree that it makes; gives an outcome for each.
+
+    A change in conflict with the target, or that can't land for another reason, gives the error at once; it
+    does not keep back the others.
+    """
+    outcomes: dict[int, Outcome] = {}
+    wanted: dict[int, Wanted] = {}
+    for number, req in enumerate(requests):
+        try:
+            ready = land.preview(store, req, answering)
+        except RopewalkError as error:
+            outcomes[number] = Outcome(error, [])
+            continue
+        if isinstance(ready, Landed):
+            outcomes[number] = Outcome(ready, [])
+        else:
+            resolution = None if answering is None else _portable(answering)
+            wanted[number] = Wanted(req, how.command, resolution)
+    store.objects.take_new()
+    if wanted:
+        driver = _Driver(store, ref, how, tell)
+        for number, outcome in zip(wanted, driver.run(list(wanted.values())), strict=True):
+            outcomes[number] = outcome
+    return [outcomes[number] for number in range(len(requests))]
+
+
+def _portable(answering: Answering) -> Resolution:
+    """Gives a resolution that any process can apply: files that it names are read into it."""
+    files = {}
+    for path, answer in answering.resolution.files.items():
+        if answer.content is not None and answer.content.file is not None:
+            with answering.read_file(answer.content.file) as file:
+                data = file.read()
+            answer = msgspec.structs.replace(answer, content=Content(base64=b64encode(data).decode("ascii")))
+        files[path] = answer
+    return Resolution(answering.resolution.against, files)
+
+
+class _Driver:
+    def __init__(self, store: Store, ref: str, how: Orders, tell: Callable[[str], None]) -> None:
+        self.store, self.ref, self.how, self.tell = store, ref, how, tell
+        self.speculation = Speculation(store, ref)
+        self.running: list[_Job] = []
+        self.mine: dict[int, Wanted] = {}
+        self.done: dict[int, Outcome] = {}
+        self._seen = -1
+        self._stale = True
+        self._planned_at = 0.0
+        self._idle_since: dict[str, float] = {}
+
+    def run(self, wanted: Sequence[Wanted]) -> list[Outcome]:
+        """Waits in the queue with changes, drives it meanwhile, and gives what became of each."""
+        owner = f"{os.getpid()}-{new_id()[:12]}"
+        life = Hold.take(queue.owner_path(self.store, owner))
+        assert life is not None, "an owner's name is new"
+        ids: list[int] = []
+        try:
+            ids = queue.add(self.store, owner, self.ref, wanted)
+            self.mine = dict(zip(ids, wanted, strict=True))
+            while len(self.done) < len(ids) or self.running:
+                self._check_stop()
+                self._turn()
+            return [self.done[number] for number in ids]
+        finally:
+            for job in self.running:
+                job.running.stop()
+                self._end(job)
+            if ids:
+                queue.remove(self.store, ids)
+            life.drop()
+
+    def _check_stop(self) -> None:
+        if self.how.stop is not None and self.how.stop.is_set():
+            raise CheckFailedError(
+                "the check was stopped", command=list(self.how.command.argv), reason="stopped"
+            ) from None
+
+    def _turn(self) -> None:
+        """Does what there is to do, or waits a moment."""
+        ended = self._reap()
+        self._collect()
+        now = clock.monotonic()
+        if ended or self._changed() or now - self._planned_at > _LOOK_AGAIN:
+            slot = self._slot()
+            if slot is not None or self.running:
+                self._planned_at = now
+                slot = self._drive(slot)
+            if slot is not None:
+                slot.drop(remove=False)
+        if not ended and not self._stale:
+            (self.how.stop or threading.Event()).wait(_TICK)
+
+    def _changed(self) -> bool:
+        """Says whether anybody wrote to the database since the last look; one's own writes count as well."""
+        row = self.store.db.row("PRAGMA data_version")
+        version = int(row[0]) if row else 0
+        changed = self._stale or version != self._seen
+        self._seen, self._stale = version, False
+        return changed
+
+    def _slot(self) -> Hold | None:
+        for number in range(self.how.jobs):
+            slot = Hold.take(os.path.join(queue.folder(self.store), f"slot-{number}"))
+            if slot is not None:
+                return slot
+        return None
+
+    def _drive(self, slot: Hold | None) -> Hold | None:
+        """Plans, publishes, drops, and starts checks; gives back the slot unless a check took it."""
+        while True:
+            plan = self.speculation.plan(2 * self.how.jobs)
+            if not (self._publish(plan) or self._drop(plan)):
+                break
+        wanted = {step.key for step in plan.jobs}
+        for job in [job for job in self.running if job.step.key not in wanted]:
+            self.tell("a check was given up: what it was made on has changed")
+            job.running.stop()
+            self._end(job)
+        most = max(1, min(self.how.jobs, sum(number not in self.done for number in self.mine)))
+        for place, step in enumerate(plan.jobs):
+            if len(self.running) >= most or len(self.done) == len(self.mine):
+                break
+            if not self._mine_to_run(step, place):
+                continue
+            slot = slot or self._slot()
+            if slot is None:
+                break
+            if self._start(step, slot):
+                slot = None
+        return slot
+
+    def _mine_to_run(self, step: Step, place: int) -> bool:
+        """Says whether this driver runs a check: its own, and another's that nobody started for a while."""
+        if any(job.step.key == step.key for job in self.running):
+            return False
+        if step.entry.id in self.mine:
+            return place < self.how.jobs
+        if step.entry.wanted.command.environment != self.how.command.environment:
+            return False
+        now = clock.monotonic()
+        return now - self._idle_since.setdefault(step.key, now) > _IDLE
+
+    def _start(self, step: Step, slot: Hold) -> bool:
+        """Starts a check unless another driver has it, or just ended it."""
+        hold = Hold.take(os.path.join(queue.folder(self.store), f"job-{step.key}"))
+        if hold is None:
+            return False
+        _sweep(hold)
+        started = False
+        try:
+            now = queue.standing(self.store, step.key, step.entry.id, clock.now())
+            if now != step.standing:
+                self._stale = True
+                return False
+            command = step.entry.wanted.command
+            if step.entry.id in self.mine:
+                self.tell(f"checking the merged tree {step.tree[:12]}")
+            running = Running(self.store, step.tree, command, self.how.env, self.how.folder)
+            hold.write(msgspec.json.encode(_Left(running.pid, _started(running.pid), running.place)))
+            self.running.append(_Job(step, running, hold, slot))
+            self._idle_since.pop(step.key, None)
+            started = True
+        finally:
+            if not started:
+                hold.drop()
+        return True
+
+    def _end(self, job: _Job) -> None:
+        self.running.remove(job)
+        job.hold.drop()
+        job.slot.drop(remove=False)
+
+    def _reap(self) -> bool:
+        """Notes what checks that ended found."""
+        ended = False
+        for job in list(self.running):
+            verdict = job.running.poll()
+            if verdict is not None:
+                queue.note(self.store, job.step.key, job.step.entry.id, job.step.tree, verdict)
+                self._end(job)
+                ended = self._stale = True
+        return ended
+
+    def _publish(self, plan: Plan) -> bool:
+        """Lands all that is ready, in order and in one transaction, as far as it still waits."""
+        if not plan.ready:
+            return False
+        landed = 0
+        store = self.store
+        store.lock.acquire(store.lock_wait)
+        try:
+            with store.begun() as tx:
+                if store.ref(self.ref) != plan.root:
+                    return True
+                alive = {entry.id for entry in queue.entries(store, self.ref) if entry.state == "waiting"}
+                for step in plan.ready:
+                    if step.entry.id not in alive:
+                        break  # those behind it were stacked on it
+                    try:
+                        with tx.savepoint():
+                            one = land.publish_prepared(store, tx, step.entry.wanted.request, step.prepared)
+                            queue.settle(tx, step.entry.id, "landed", msgspec.json.encode((tx.last_op, one)))
+                    except (RopewalkError, Settled):
+                        queue.settle(tx, step.entry.id, "look")
+                        break
+                    landed += 1
+        finally:
+            store.lock.release()
+        store.finish(tx)
+        self._stale = True
+        return True
+
+    def _drop(self, plan: Plan) -> bool:
+        """Settles the entries to blame, and asks owners to look at what can't be merged without them."""
+        if not plan.blamed and not plan.look:
+            return False
+        with self.store.transaction() as tx:
+            for step in plan.blamed:
+                last = step.standing.last
+                assert last is not None
+                failure = Failure(step.tree, last.verdict, step.standing.failures)
+                queue.settle(tx, step.entry.id, "failed", msgspec.json.encode(failure))
+            for number in plan.look:
+                queue.settle(tx, number, "look")
+        self._stale = True
+        return True
+
+    def _collect(self) -> None:
+        """Takes what others decided about one's own changes."""
+        waiting = [number for number in self.mine if number not in self.done]
+        for number, entry in queue.find(self.store, waiting).items():
+            if entry.state == "waiting":
+                continue
+            outcome = self._outcome(entry)
+            if outcome is not None:
+                self.done[number] = outcome
+
+    def _outcome(self, entry: Entry) -> Outcome | None:
+        checks = self._checks(entry.id)
+        if entry.state == "landed":
+            op, landed = msgspec.json.decode(entry.result or b"", type=tuple[int, Landed])
+            self.store.flush(op)
+            self.store.show()
+            checks = checks or self._cached(landed, entry)
+            return Outcome(msgspec.structs.replace(landed, attempts=max(1, len(checks))), checks)
+        if entry.state == "failed":
+            return Outcome(_failure(entry), checks)
+        if entry.state == "cancelled":
+            who = (entry.result or b"").decode("utf-8")
+            facts: dict[str, Any] = {"command": list(entry.wanted.command.argv), "reason": "cancelled", "by": who}
+            error = CheckFailedError(f"{who} took the land out of the queue", hint="land it again", **facts)
+            return Outcome(error, checks)
+        try:
+            ready = land.preview(self.store, entry.wanted.request, self._answering(entry))
+        except RopewalkError as refusal:
+            return Outcome(refusal, checks)
+        self.store.objects.take_new()
+        if isinstance(ready, Landed):
+            return Outcome(ready, checks)
+        with self.store.transaction() as tx:
+            queue.settle(tx, entry.id, "waiting", was="look")
+        self._stale = True
+        return None
+
+    def _answering(self, entry: Entry) -> Answering | None:
+        resolution = entry.wanted.resolution
+        return None if resolution is None else Answering(resolution, _no_file)
+
+    def _checks(self, number: int) -> list[Checked]:
+        return [
+            Checked(record.tree, record.verdict.rc, record.verdict.seconds, flaky=record.flaky)
+            for record in queue.records_of(self.store, number)
+        ]
+
+    def _cached(self, landed: Landed, entry: Entry) -> list[Checked]:
+        """Gives the run of another entry's that a land rested on."""
+        tree = self.store.objects.commit(landed.landed).tree
+        for record in queue.records(self.store, check.key(tree, entry.wanted.command)):
+            if record.passed:
+                return [Checked(tree, record.verdict.rc, record.verdict.seconds, cached=True)]
+        return []
+
+
+def _no_file(path: str) -> BinaryIO:
+    raise InternalError(f"an answer in the queue names the file {path}")
+
+
+def _failure(entry: Entry) -> CheckFailedError:
+    failure = msgspec.json.decode(entry.result or b"", type=Failure)
+    verdict, argv = failure.verdict, entry.wanted.command.argv
+    facts: dict[str, Any] = {"tree": failure.tree, "command": list(argv), "rc": verdict.rc, "seconds": verdict.seconds,
+             "output": verdict.output, "runs": failure.runs, "kind": verdict.kind}  # fmt: skip
+    if verdict.reason:
+        facts["reason"] = verdict.reason
+    onto = short_ref(entry.ref)
+    if verdict.reason == "timeout":
+        return CheckFailedError(
+            f"the check did not end within {entry.wanted.command.seconds:g} s on the tree that would be {onto}",
+            hint="give it longer with --check-seconds, or mend what hangs", **facts,
+        )  # fmt: skip
+    if verdict.reason == "unstartable":
+        return CheckFailedError(verdict.output, hint="a line for the shell goes behind -- as: sh -c '…'", **facts)
+    if verdict.kind == "infrastructure":
+        return CheckFailedError(
+            f"the check could not be ended on the tree that would be {onto}: {verdict.reason or verdict.rc}",
+            hint="this says nothing about the change: look at the machine, and land again", **facts,
+        )  # fmt: skip
+    return CheckFailedError(f"the check ended with {verdict.rc} on the merged tree", **facts)
+
+
+class _Left(msgspec.Struct, frozen=True):
+    """Is what a driver writes into the hold of a job, so that another can tidy up after its death."""
+
+    pid: int
+    started: str
+    place: str
+
+
+def _sweep(hold: Hold) -> None:
+    """Ends what a dead driver's check left running, and removes its folder."""
+    try:
+        left = msgspec.json.decode(hold.read(), type=_Left)
+    except msgspec.DecodeError:
+        return
+    # a process group's number is not given out anew while the group lives; its leader's start tells the rest
+    if left.pid and _started(left.pid) in ("", left.started):
+        check.end_group(left.pid)
+    check.remove_place(left.place)
+
+
+def _started(pid: int) -> str:
+    """Gives when a process started, in ticks since boot; empty when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rsplit(b")", 1)[1].split()[19].decode("ascii")
+    except (OSError, IndexError):
+        return ""
