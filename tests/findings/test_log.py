@@ -13,19 +13,16 @@ import pytest
 
 from ropewalk.core.errors import (
     CasMismatchError,
+    ConflictError,
     FencedError,
+    KeyReusedError,
+    LandMismatchError,
     StoreIOError,
 )
-from ropewalk.store import changes, maintain, oplog, projection, refs
+from ropewalk.remote import exporting
+from ropewalk.store import changes, maintain, oplog, projection, readers, refs, store
 from ropewalk.store.store import Store
-from storekit import (
-    MAIN,
-    SRC,
-    Kit,
-    child_env,
-    lines,
-    put,
-)
+from storekit import MAIN, SRC, Kit, child_env, lines, put, rw
 
 
 def test_A16_nothing_imports_another_sqlite() -> None:
@@ -195,3 +192,131 @@ def test_A15_an_answer_that_only_reports_state_is_on_disk_too(kit: Kit) -> None:
     for question in ("replayed", "up_to_date", "expect", "fence", "undone", "already"):
         ask(question)
         assert int(mark.read_bytes().split()[1]) == kit.store.last_op(), question
+
+
+@pytest.mark.parametrize("question", ["committed", "reused", "replay lost", "exported", "conflict", "refused"])
+def test_A15_other_answers_that_tell_of_anothers_write_are_on_disk_too(kit: Kit, tmp_path: Path, question: str) -> None:
+    kit.first(put("f", lines()))
+    key = "00000000-0000-0000-0000-000000000002"
+    parent = kit.main()
+    kit.commit(put("f", lines("3:one")), key=key, parent=parent)
+    change = kit.commit(put("f", lines("9:one")), agent="a/c", parent=parent).changeset
+    kit.change(put("f", lines("9:two")), agent="a/d")
+    stale = kit.commit(put("f", lines()), agent="a/c").changeset
+    mark = Path(kit.root, "flushed")
+    mark.unlink()
+    if question == "committed":
+        assert kit.commit(put("f", lines("3:one")), key=key, parent=parent).replayed
+    elif question == "reused":
+        with pytest.raises(KeyReusedError):
+            kit.commit(put("f", lines("3:two")), key=key, parent=parent)
+    elif question == "replay lost":
+        with pytest.raises(CasMismatchError):
+            kit.commit(put("g", "g\n"), parent=parent, advance="main")
+    elif question == "exported":
+        exporting.export_branch(kit.store, str(tmp_path / "out.git"), "main", "main")
+    elif question == "conflict":
+        with pytest.raises(ConflictError):
+            kit.land(change, agent="a/c")
+    else:
+        with pytest.raises(LandMismatchError):
+            kit.land(stale, agent="a/c")
+    assert int(mark.read_bytes().split()[1]) == kit.store.last_op()
+
+
+def old_view(kit: Kit) -> subprocess.Popen[bytes]:
+    """Starts a process that reads an old view of the database until it is told to end."""
+    code = (
+        "import sys; from ropewalk.store.store import Store\n"
+        "s = Store(sys.argv[1])\nwith s.db.snapshot():\n"
+        "    s.last_op(); print('reads', flush=True); sys.stdin.readline()\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, kit.root], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             env=child_env())  # fmt: skip
+    assert child.stdout is not None and child.stdout.readline() == b"reads\n"
+    return child
+
+
+def test_A20_a_long_log_is_told_of_with_the_reader_that_keeps_it(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound is 256 MiB; here it is a few pages, so that the test writes little."""
+    assert readers.WARN_PAGES * 4096 == 256 << 20
+    kit.first(put("f", "0\n"))
+    monkeypatch.setattr(store, "WAL_PAGES", 10)
+    monkeypatch.setattr(readers, "WARN_PAGES", 20)
+    path = os.path.join(kit.root, "store.db")
+    child = old_view(kit)
+    try:
+        assert readers.readers(path) == [child.pid]
+        kit.store.warnings.clear()
+        for n in range(20):
+            kit.commit(put("f", f"{n + 1}\n"))
+        told = [w for w in kit.store.warnings if "old view" in w]
+        assert told and f"process {child.pid} (" in told[-1] and "MiB" in told[-1]
+    finally:
+        child.communicate(b"\n", timeout=30)
+    assert readers.readers(path) == []
+    kit.store.warnings.clear()
+    for n in range(20):
+        kit.commit(put("f", f"{n + 50}\n"))
+    assert not [w for w in kit.store.warnings if "old view" in w]
+    assert kit.store.db.wal_pages < 200  # nobody holds it back, so it starts over
+
+
+def test_A20_no_checkpoint_but_the_passive_one_and_no_wait_in_it(kit: Kit) -> None:
+    """TRUNCATE and RESTART wait for readers and stop writers; nothing in the package asks for them."""
+    for path in Path(SRC).rglob("*.py"):
+        words = path.read_text()
+        assert "CHECKPOINT_TRUNCATE" not in words and "CHECKPOINT_RESTART" not in words, path
+        assert "CHECKPOINT_FULL" not in words and "wal_checkpoint(" not in words.lower().replace("con.wal_", ""), path
+    kit.first(put("f", "0\n"))
+    child = old_view(kit)
+    try:
+        kit.commit(put("f", "1\n"))
+        with kit.store.lock_held():
+            started = time.monotonic()
+            frames, moved = kit.store.db.checkpoint()
+            assert moved < frames and time.monotonic() - started < 2
+    finally:
+        child.communicate(b"\n", timeout=30)
+
+
+def test_A24_the_shared_memory_file_stays_and_no_one_opens_the_database_as_immutable(kit: Kit) -> None:
+    """`immutable` beside a log that is not empty would leave out what is only in the log, without a word."""
+    kit.first(put("f", "f\n"))
+    kit.close()
+    assert Path(kit.root, "store.db-shm").exists() and Path(kit.root, "store.db-wal").exists()
+    kit.store = Store(kit.root)
+    for path in Path(SRC).rglob("*.py"):
+        assert "immutable=" not in path.read_text().lower(), path
+    with Kit(kit.root).store as again:
+        assert again.ref(MAIN) == kit.main()
+
+
+@pytest.mark.parametrize("shm", ["there", "gone"])
+def test_A24_a_read_only_store_reads_or_says_what_is_wrong(kit: Kit, shm: str) -> None:
+    """With `-shm` all of it is read, what is only in the log too; without it the error is typed and says what to do."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    kit.first(put("f", "f\n"))
+    kit.change(put("f", "g\n"))
+    head = kit.main()
+    kit.close()
+    if shm == "gone":
+        Path(kit.root, "store.db-shm").unlink()
+    if subprocess.run(["mount", "--bind", kit.root, kit.root], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", kit.root], check=True)
+        for words in (["log", "main"], ["ref", "list"], ["cat", "main:f"]):
+            code, envelope = rw(kit.root, *words)
+            if shm == "there":
+                assert (code == 0 and head[:4] in str(envelope)) or words[0] == "cat", envelope
+            else:
+                assert (code, envelope["error"]["code"]) == (7, "E_IO"), envelope
+                assert "mount" in envelope["error"]["hint"], envelope
+        code, envelope = rw(kit.root, "ref", "set", "x", head, "--create")
+        assert (code, envelope["error"]["code"]) == (7, "E_IO") and "mount" in envelope["error"]["hint"], envelope
+    finally:
+        subprocess.run(["umount", "-l", kit.root], check=True)
+        kit.store = Store(kit.root)
+    assert kit.main() == head and kit.text("f") == "g\n"

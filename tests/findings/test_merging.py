@@ -11,7 +11,7 @@ from ropewalk.core.errors import (
     ConflictError,
     InvalidError,
 )
-from ropewalk.store import trees
+from ropewalk.store import maintain, trees
 from ropewalk.store.changes import Content
 from storekit import (
     FileResolution,
@@ -151,6 +151,43 @@ def test_S14_names_that_differ_in_case_land_with_a_warning(kit: Kit) -> None:
     kit.land(two, agent="a/c")
     assert set(kit.files()) == {b"src/f", b"src/README", b"src/readme"}
     assert any("case" in w and "src/readme" in w for w in kit.store.warnings), kit.store.warnings
+
+
+@pytest.mark.parametrize("where", ["journal", "packs"])
+@pytest.mark.parametrize(
+    ("there", "new", "both"),
+    [
+        ("Docs/a", "docs/b", "Docs"),
+        ("x/Stra\xdfe", "x/STRASSE\u00e9", None),
+        ("x/\xc4", "x/\xe4", "\xc4"),
+        ("x/e\u0301", "x/\xe9", "e\u0301"),
+        ("a/b/c", "a/b/C", "c"),
+    ],
+)
+def test_S14_folders_and_accents_are_looked_at_wherever_the_objects_are(
+    kit: Kit, there: str, new: str, both: str | None, where: str
+) -> None:
+    """A land of many files too: the colliding one is not among the first that the answer lists."""
+    kit.first(put(there, "a\n"), put("z", "z\n"))
+    if where == "packs":
+        maintain.collect(kit.store)
+    many = [put(f"many/{n}", "m\n") for n in range(250)]
+    change = kit.commit(*many, put(new, "b\n"), agent="a/c").changeset
+    if where == "packs":
+        maintain.collect(kit.store)
+    fresh = kit.again()
+    fresh.land(change, agent="a/c")
+    told = [w for w in fresh.store.warnings if w.startswith("case_collision")]
+    assert len(told) == (both is not None) and all(repr(both) in w for w in told), fresh.store.warnings
+    fresh.close()
+
+
+def test_S14_two_names_in_one_change_and_many_of_them(kit: Kit) -> None:
+    kit.first(put("f", "f\n"))
+    kit.store.warnings.clear()
+    kit.change(*[put(f"d/{name}{n}", "x\n") for n in range(30) for name in ("a", "A")])
+    told = [w for w in kit.store.warnings if w.startswith("case_collision")]
+    assert len(told) == 21 and told[-1] == "case_collision: 40 more names differ in case alone"
 
 
 @pytest.mark.parametrize(

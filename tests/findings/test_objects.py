@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
+import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from ropewalk.core.errors import (
-    RopewalkError,
-    StoreCorruptError,
-)
+from ropewalk.core.errors import RopewalkError, StoreCorruptError
+from ropewalk.remote import importing
 from ropewalk.store import loose, maintain, refs, trees
+from ropewalk.store.changes import Change, Content
 from ropewalk.store.trees import FILE
-from storekit import (
-    Kit,
-    lines,
-    put,
-    stock,
-)
+from ropewalk.workspace import checkout
+from storekit import MAIN, STOCK, Kit, child_env, lines, put, stock
 
 
 def blob_of(kit: Kit, path: bytes) -> str:
@@ -183,3 +181,133 @@ def test_S22_what_killed_writers_left_half_written_is_swept_by_a_collection(kit:
         os.utime(folder / name, (time.time() - age, time.time() - age))
     maintain.collect(kit.store)
     assert [n for n in os.listdir(folder) if n.startswith("tmp_")] == ["tmp_rw_9_9_9"]
+
+
+def test_A3_a_blob_that_only_another_tool_wrote_is_made_durable_when_it_is_named(kit: Kit) -> None:
+    kit.first(put("f", "f\n"))
+    small, large = b"by another tool\n", os.urandom(2 << 20)
+    for data in (small, large):
+        oid = stock("--git-dir", kit.repo, "hash-object", "-w", "--stdin", stdin=data).decode().strip()
+        kit.commit(Change(path="g", content=Content(blob=oid)))
+        journalled = kit.store.db.rows("SELECT 1 FROM object_journal WHERE id = ?", (oid,))
+        assert len(journalled) == (data is small)  # a large one is synced where it is
+        assert kit.store.objects.read(oid, "blob") == data
+
+
+@pytest.mark.parametrize(("files", "packs"), [(100, 0), (700, 1)])
+def test_A13_what_comes_in_stays_a_pack_only_when_it_is_large(kit: Kit, tmp_path: Path, files: int, packs: int) -> None:
+    source = str(tmp_path / "source")
+    stock("init", "-q", "-b", "main", source)
+    for n in range(files):
+        Path(source, f"f{n}").write_text(f"{n}\n")
+    stock("add", ".", cwd=source)
+    stock("commit", "-q", "-m", "many", cwd=source)
+    importing.import_branch(kit.store, source, "main", into=None, actor="a/b")
+    journalled = kit.store.db.rows("SELECT DISTINCT id FROM object_journal")
+    assert len(maintain.packs(kit.store)) == packs
+    assert len(journalled) == (0 if packs else files + 2)
+    assert kit.text("f7") == "7\n"
+
+
+def test_A13_a_workspaces_land_makes_no_pack_and_fetches_nothing(kit: Kit, tmp_path: Path) -> None:
+    kit.first(put("f", "f\n"))
+    head = kit.main()
+    ws, _ = checkout.create(kit.store, checkout.Asked("one", "a/b", head, MAIN, str(tmp_path / "one")))
+    for n in range(3):
+        Path(ws.path, f"n{n}").write_text("n\n")
+    trace = tmp_path / "trace"
+    env = {**os.environ, "ROPEWALK_AGENT": "a/b"}
+    subprocess.run(["strace", "-f", "-qq", "-e", "trace=execve", "-o", str(trace), sys.executable, "-m",
+                    "ropewalk.cli.main", "ws", "land", "one", "-m", "three", "--store", kit.root],
+                   env=env, check=True, capture_output=True, timeout=60)  # fmt: skip
+    started = trace.read_text()
+    assert not any(f'"{word}"' in started for word in ("fetch", "push", "index-pack", "pack-objects", "unpack-objects"))
+    assert maintain.packs(kit.store) == []
+    tree = kit.store.objects.commit(kit.main()).tree
+    assert kit.store.db.rows("SELECT 1 FROM object_journal WHERE id IN (?, ?)", (tree, kit.main()))
+
+
+def test_A19_a_reader_that_stays_sees_later_objects_and_survives_packs_that_go(kit: Kit) -> None:
+    """Our own reader with its git child, and a stock git that reads from the repository all the time."""
+    kit.first(put("f", "0\n"))
+    reader = kit.again()
+    batch = subprocess.Popen(["git", "--git-dir", kit.repo, "cat-file", "--batch"], env=STOCK, stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE)  # fmt: skip
+
+    def stock_reads(oid: str) -> bytes:
+        assert batch.stdin is not None and batch.stdout is not None
+        batch.stdin.write(oid.encode() + b"\n")
+        batch.stdin.flush()
+        name, kind, size = batch.stdout.readline().split()
+        assert (name.decode(), kind) == (oid, b"blob")
+        return batch.stdout.read(int(size) + 1)[:-1]
+
+    try:
+        seen: list[str] = []
+        for n in range(4):
+            # loose files, a pack of the projection's, a lasting pack, and one in the place of several
+            kit.change(*[put(f"f{k}", f"{n} {k}\n") for k in range(1 if n % 2 else 9)])
+            seen.append(blob_of(kit, b"f0"))
+            for number, oid in enumerate(seen):
+                assert reader.store.objects.read(oid, "blob") == stock_reads(oid) == b"%d 0\n" % number
+            before = maintain.packs(kit.store)
+            maintain.collect(kit.store)
+            assert not set(before) & set(maintain.packs(kit.store))
+            for number, oid in enumerate(seen):
+                assert reader.store.objects.read(oid, "blob") == stock_reads(oid) == b"%d 0\n" % number
+            assert reader.text("f0") == f"{n} 0\n"
+    finally:
+        reader.close()
+        batch.communicate(timeout=30)
+
+
+def test_S22_what_a_killed_collection_left_in_the_pack_folder_goes_with_the_next(kit: Kit) -> None:
+    """Half-written files, a pack without its index, a pack that holds nothing of its own; not what is still written."""
+    kit.first(put("f", lines()))
+    maintain.collect(kit.store)
+    (name,) = maintain.packs(kit.store)
+    folder = Path(kit.repo, "objects/pack")
+    spare = stock("--git-dir", kit.repo, "pack-objects", "-q", str(folder / "pack"), stdin=kit.main().encode() + b"\n")
+    lonely = stock("--git-dir", kit.repo, "hash-object", "-w", "--stdin", stdin=b"lonely\n").decode().strip()
+    other = stock("--git-dir", kit.repo, "pack-objects", "-q", str(folder / "pack"), stdin=lonely.encode() + b"\n")
+    (folder / f"pack-{other.decode().strip()}.idx").unlink()
+    os.unlink(kit.loose(lonely))
+    for left in ("tmp_pack_dead", "tmp_idx_dead", "rw-dead.pack", "rw-dead.pack.tmp_rw_1", ".tmp-1-pack-x.pack"):
+        (folder / left).write_bytes(b"half")
+    with open(folder / "tmp_pack_alive", "wb"):
+        kit.change(put("f", "g\n"))
+        maintain.collect(kit.store)
+        names = sorted(os.listdir(folder))
+    assert names[-1] == "tmp_pack_alive" and {n.rpartition(".")[2] for n in names[:-1]} <= {"idx", "pack", "rev"}
+    assert len(maintain.packs(kit.store)) == 1 and not {name, spare.decode().strip()} & set(maintain.packs(kit.store))
+    assert kit.stock("cat-file", "blob", lonely) == "lonely"
+    assert kit.again().text("f") == "g\n"
+    kit.fsck()
+
+
+@pytest.mark.slow
+def test_S22_a_collection_killed_again_and_again_takes_no_more_room(kit: Kit) -> None:
+    """Each run and its git are killed at a call drawn by a seed; what they left is swept by the next."""
+    kit.first(*[put(f"f{n}", os.urandom(3000)) for n in range(40)])
+    code = (
+        "import sys\nfrom ropewalk.store import maintain\nfrom ropewalk.store.store import Store\n"
+        "maintain.collect(Store(sys.argv[1]))\n"
+    )
+    maintain.collect(kit.store)
+    folder = f"{kit.repo}/objects/pack"
+    size, killed, draw = maintain.disk_bytes(folder), 0, random.Random(22)
+    for n in range(20):
+        kit.change(put("small", f"{n}\n"))
+        call, when = draw.choice(["write", "rename", "unlink", "fsync", "link"]), draw.randint(1, 6)
+        done = subprocess.run(
+            ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e",
+             f"inject={call}:signal=KILL:when={when}", sys.executable, "-c", code, kit.root],
+            env=child_env(), capture_output=True, timeout=120,
+        )  # fmt: skip
+        killed += done.returncode != 0
+        assert maintain.disk_bytes(folder) < 3 * size, os.listdir(folder)
+    assert killed >= 12
+    maintain.collect(kit.store)
+    assert sorted(n.rpartition(".")[2] for n in os.listdir(folder)) in (["idx", "pack"], ["idx", "pack", "rev"])
+    assert maintain.disk_bytes(folder) < 1.5 * size
+    kit.fsck()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -401,4 +402,48 @@ def test_a_projection_that_can_not_be_written_fails_no_land(kit: Kit) -> None:
     heads.unlink()
     aside.rename(heads)
     projection.project(kit.store)
+    assert kit.stock("rev-parse", "main") == kit.main()
+
+
+def test_A31_names_that_differ_in_case_alone_are_refused_where_the_disk_knows_no_case(kit: Kit) -> None:
+    """What tells such a disk is that `HEAD` is there as `head` too; a second name for the file does the same here."""
+    head = kit.first(put("f", "f\n"))
+
+    def make(name: str) -> None:
+        refs.move(kit.store, "a/b", [oplog.Move(f"refs/heads/{name}", None, head)], "ref_set")
+
+    make("topic")
+    make("Topic")
+    assert kit.stock("for-each-ref", "--format=%(refname:short)").split() == ["Topic", "main", "topic"]
+    os.link(os.path.join(kit.repo, "HEAD"), os.path.join(kit.repo, "head"))
+    for name in ("MAIN", "Main/sub", "tOpic"):
+        with pytest.raises(InvalidError) as caught:
+            make(name)
+        assert "case" in caught.value.hint
+    make("mainly")
+    refs.move(kit.store, "a/b", [oplog.Move("refs/heads/topic", head, None)], "ref_delete")
+
+
+@pytest.mark.parametrize("name", [MAIN + ".lock", "packed-refs.lock", "HEAD.lock", "config.lock"])
+def test_A32_a_lock_file_that_was_left_is_named_by_verify_and_removed_by_repair(kit: Kit, name: str) -> None:
+    """Not a fresh one, which a living git may own, and not one that a process has open, however old."""
+    kit.first(put("f", "f\n"))
+    path = Path(kit.repo, name)
+    path.write_bytes(b"")
+    assert found(kit) == {}
+    repair.repair(kit.store, progress=lambda _: None)
+    assert path.exists()
+    os.utime(path, (time.time() - 700, time.time() - 700))
+    # by another name of the folder, as a process elsewhere may see it
+    aside = Path(kit.root).parent / "aside"
+    aside.symlink_to(kit.root)
+    with open(aside / "repo.git" / name, "rb"):
+        assert found(kit) == {}
+        repair.repair(kit.store, progress=lambda _: None)
+        assert path.exists()
+    assert found(kit) == {f"repo.git/{name}": "stale_lock"}
+    done = repair.repair(kit.store, progress=lambda _: None)
+    assert done.left == [] and any(name in line for line in done.done)
+    assert not path.exists() and found(kit) == {}
+    kit.change(put("f", "g\n"))
     assert kit.stock("rev-parse", "main") == kit.main()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ropewalk.core.errors import CasMismatchError, RopewalkError, StoreCorruptError
 from ropewalk.core.ids import check_path, short_ref
-from ropewalk.store import projection, trees
+from ropewalk.store import lineage, projection, trees
 from ropewalk.store.loose import FSYNC_SIZE, Damaged, NewObject, inflate, object_id
 from ropewalk.store.oplog import Move
 
@@ -67,8 +67,7 @@ def goes_on(store: Store, old: str, new: str) -> bool:
     found = store.objects.find(new)
     if found is None or found[0] != "commit":
         return False
-    done = store.git("merge-base", "--is-ancestor", old, new, ok=(0, 1, 128), timeout=_GIT_SECONDS)
-    return done.code == 0
+    return lineage.ancestor(store, old, new)
 
 
 def secure(store: Store, *commits: str) -> None:

@@ -96,6 +96,7 @@ def _blob(store: Store, content: Content | None, where: str, read_file: FileRead
     if content is not None and content.blob is not None and content.inline is content.base64 is content.file is None:
         if not HEX40.match(content.blob) or store.objects.kind(content.blob) != "blob":
             raise InvalidError(f"{where}: there is no blob {content.blob!r}", entry=where, blob=content.blob)
+        store.objects.keep(content.blob)
         return bytes.fromhex(content.blob)
     return bytes.fromhex(store.objects.write("blob", content_bytes(content, where, read_file)))
 

@@ -5,15 +5,15 @@ Findings A11 (silent reverts), A12 (integrity) and A5 (mass deletion).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ropewalk.core.errors import LandMismatchError
-from ropewalk.core.ids import EMPTY_TREE, path_bytes, path_text, short_ref
+from ropewalk.core.ids import EMPTY_TREE, path_text, short_ref
 from ropewalk.store import linediff, trees
 from ropewalk.store.store import Store
 from ropewalk.store.trees import TREE, Change, Entry
 
-_WINDOW_OPS, _HUNK_BYTES, _HUNK_LANDS = 400, 256 << 10, 8
+_WINDOW_OPS, _HUNK_BYTES, _HUNK_LANDS, _COLLISIONS = 400, 256 << 10, 8, 20
 
 
 def check_integrity(
@@ -79,29 +79,45 @@ def _mismatch(store: Store, base: str, change: str, target: str, path: bytes, wo
         )
 
 
-def case_collisions(store: Store, onto: str, landed: str, paths: Sequence[str]) -> list[str]:
+def case_collisions(store: Store, onto: str, landed: str) -> list[str]:
     """Gives a warning for each new name that differs from a neighbour's in case alone (commits; case S14).
 
-    Such names are two files here and one on file systems that fold case.
+    Such names are two here and one on file systems that fold case, or write accents in another form.
     """
     objects = store.objects
     found: list[str] = []
-    for text in paths:
-        before, after = objects.commit(onto).tree, objects.commit(landed).tree
-        for part in path_bytes(text).split(b"/"):
-            old, new = objects.tree(before), objects.tree(after)
-            entry, known = new.get(part), old.get(part)
-            if known is None and entry is not None:
-                low = part.lower()
-                other = next((name for name in new if name.lower() == low and name != part), None)
-                if other is not None:
-                    found.append(f"case_collision: {text!r} and {path_text(other)!r} differ in case alone")
-                    break
-            if entry is None or entry[0] != TREE:
-                break
-            after = entry[1].hex()
-            before = known[1].hex() if known is not None and known[0] == TREE else EMPTY_TREE
-    return list(dict.fromkeys(found))
+    todo = [(objects.commit(onto).tree, objects.commit(landed).tree, b"")]
+    while todo:
+        before, after, above = todo.pop()
+        old, new = objects.tree(before), objects.tree(after)
+        for name, entry in sorted(new.items()):
+            known = old.get(name)
+            if known == entry:
+                continue
+            if entry[0] == TREE:
+                below = known[1].hex() if known is not None and known[0] == TREE else EMPTY_TREE
+                todo.append((below, entry[1].hex(), above + name + b"/"))
+            other = _namesake(name, new) if known is None else None
+            if other is not None:
+                texts = path_text(above + name), path_text(other)
+                found.append("case_collision: {!r} and {!r} differ in case alone".format(*texts))
+    more = len(found) - _COLLISIONS
+    return found if more <= 0 else [*found[:_COLLISIONS], f"case_collision: {more} more names differ in case alone"]
+
+
+def _namesake(name: bytes, names: Iterable[bytes]) -> bytes | None:
+    """Gives another name that a file system which folds case would take for the same one."""
+    if name.isascii():
+        size, low = len(name), name.lower()
+        return next((n for n in names if len(n) == size and n != name and n.lower() == low), None)
+    folded = _fold(name)
+    return next((n for n in names if n != name and not n.isascii() and _fold(n) == folded), None)
+
+
+def _fold(name: bytes) -> str:
+    import unicodedata
+
+    return unicodedata.normalize("NFC", name.decode("utf-8", "surrogateescape").casefold())
 
 
 def check_mass_delete(store: Store, base: str, change: str, wanted: Sequence[Change]) -> None:

@@ -153,7 +153,7 @@ def _take_in(store: Store, req: LandRequest) -> None:
 
 def _warn(store: Store, result: Landed) -> None:
     if result.status == "landed":
-        store.warnings += guard.case_collisions(store, result.merged_onto, result.landed, result.changed_paths)
+        store.warnings += guard.case_collisions(store, result.merged_onto, result.landed)
 
 
 def preview(store: Store, req: LandRequest, answering: Answering | None = None) -> Prepared | Landed:
@@ -403,7 +403,9 @@ def prepare(
     if merged is None:
         if ort_seconds is None:
             raise _NeedsOrt
-        merged = merge.merge_ort(objects, base_tree, change.tree, target_tree, timeout=ort_seconds)
+        merged = merge.merge_ort(
+            objects, base_tree, change.tree, target_tree, timeout=ort_seconds, tied=store.lock.held
+        )
         decided = [p for m in merged.messages for p in m.paths]
     tree = merged.tree
     if not merged.clean:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+import os
+from hashlib import sha1
 from typing import NamedTuple
 
 from ropewalk.core.errors import LandMismatchError, ShallowError
@@ -81,8 +83,32 @@ def is_on(store: Store, commit: str, head: str) -> bool:
     made_here = store.db.row("SELECT 1 FROM changesets WHERE id = ?", (commit,)) is not None
     if made_here and store.objects.commit(commit).committer.at >= near.oldest:
         return False  # by our own clock it is newer than the window's end, and it is not in the window
-    done = store.git("merge-base", "--is-ancestor", commit, head, ok=(0, 1, 128), timeout=60)
-    return done.code == 0
+    return ancestor(store, commit, head)
+
+
+def ancestor(store: Store, old: str, new: str) -> bool:
+    """Says, after asking git, whether one commit reaches another; a damaged commit-graph has no part in it (S5)."""
+    words = ["merge-base", "--is-ancestor", old, new]
+    if not _graph_is_whole(store):
+        words = ["-c", "core.commitGraph=false", *words]
+    return store.git(*words, ok=(0, 1, 128), timeout=600).code == 0
+
+
+def _graph_is_whole(store: Store) -> bool:
+    """Says whether git's commit-graph ends with the sum of what is in it; git itself does not look."""
+    path = f"{store.layout.repo}/objects/info/commit-graph"
+    try:
+        there = os.stat(path)
+        stamp = (there.st_ino, there.st_mtime_ns, there.st_size)
+        known: tuple[object, bool] | None = getattr(store, "_graph", None)
+        if known is None or known[0] != stamp:
+            with open(path, "rb") as file:
+                data = file.read()
+            known = (stamp, sha1(data[:-20], usedforsecurity=False).digest() == data[-20:])
+            store._graph = known  # type: ignore[attr-defined]
+        return known[1]
+    except OSError:
+        return True
 
 
 class Base(NamedTuple):

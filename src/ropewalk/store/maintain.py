@@ -233,9 +233,6 @@ def consolidate(store: Store) -> None:
     repo = store.layout.repo
     folder = os.path.join(repo, "objects", "pack")
     before = packs(store)
-    for name in os.listdir(folder):
-        if name.startswith(("tmp_", ".tmp-")):
-            os.unlink(os.path.join(folder, name))  # a killed run's; nobody else writes here under the lock
     # packed objects alone: a loose file may be damaged, and its journal row is what the next checkpoint packs (A2)
     packed: set[str] = set()
     for name in before:
@@ -289,15 +286,13 @@ def disk_bytes(folder: str) -> int:
 
 def collect(store: Store) -> Collected:
     """Checkpoints, puts all packs into one, and writes the commit-graph; `E_BUSY` never, it waits its turn."""
+    from ropewalk.store import leftovers
+
     with maintenance(store, wait=True):
         before, size = len(packs(store)), disk_bytes(store.layout.root)
+        leftovers.clear(store)
         packed = checkpoint(store)
         _sweep(store.objects.loose.folder)
-        for name in unindexed(store):
-            path = os.path.join(store.layout.repo, "objects", "pack", f"pack-{name}.pack")
-            if time.time() - os.stat(path).st_mtime > _LEFTOVER_SECONDS:
-                # it may hold the only copy of something, so it gets its index again and is put together with the rest
-                git(store.layout.repo, "index-pack", path, ok=range(256), timeout=7200)
         if len(packs(store)) > 1:
             consolidate(store)
         derive(store)

@@ -124,11 +124,14 @@ def _both(objects: Objects, b: Entry | None, o: Entry | None, t: Entry | None) -
     raise NeedsOrt
 
 
-def merge_ort(objects: Objects, base: str, ours: str, theirs: str, *, timeout: float = 120.0) -> Merged:
+def merge_ort(
+    objects: Objects, base: str, ours: str, theirs: str, *, timeout: float = 120.0, tied: bool = False
+) -> Merged:
     """Merges three trees with `git merge-tree`, through two synthetic commits on a synthetic base.
 
     git 2.39 takes no base of its own; the synthetic commits make it the one we name (A10). They are removed
-    afterwards; user and system configuration have no part in it (A42).
+    afterwards; user and system configuration have no part in it (A42). A merge that is `tied`, because the writer
+    lock is held meanwhile, ends with this process (A26).
     """
     objects.spill()
     root = _synthetic(objects, base, [])
@@ -138,7 +141,7 @@ def merge_ort(objects: Objects, base: str, ours: str, theirs: str, *, timeout: f
         argv += ["-c", f"{key}={value}"]
     argv += ["merge-tree", "--write-tree", "-z", "--messages", one, two]
     try:
-        done = run(argv, env=git_env(), timeout=timeout)
+        done = run(argv, env=git_env(), timeout=timeout, tied=tied)
     except ChildTimeout:
         raise BusyError(f"the merge did not end within {timeout:g} s", seconds=timeout) from None
     finally:
@@ -159,7 +162,7 @@ def merge_ort(objects: Objects, base: str, ours: str, theirs: str, *, timeout: f
         try:
             adopt(objects, tree, (ours, theirs))
         except Damaged:
-            return merge_ort(objects, base, ours, theirs, timeout=timeout)
+            return merge_ort(objects, base, ours, theirs, timeout=timeout, tied=tied)
     return Merged(tree, "ort", conflicts, messages, one, two)
 
 

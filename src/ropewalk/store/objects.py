@@ -18,7 +18,7 @@ from ropewalk.core.errors import NotFoundError, StoreCorruptError
 from ropewalk.core.ids import EMPTY_TREE
 from ropewalk.core.process import ObjectChild
 from ropewalk.store import trees
-from ropewalk.store.loose import Damaged, LooseStore, NewObject, inflate
+from ropewalk.store.loose import FSYNC_SIZE, Damaged, LooseStore, NewObject, inflate
 
 _TREE_ENTRIES, _COMMITS = 400_000, 50_000
 _PERSON = re.compile(rb"(?P<name>.*?) ?<(?P<mail>[^>]*)> (?P<time>-?\d+) (?P<zone>[-+]\d+)\Z", re.DOTALL)
@@ -268,6 +268,15 @@ class Objects:
         self.new.clear()
         self._spilled.clear()
         return taken
+
+    def keep(self, oid: str) -> None:
+        """Notes an object that was named by its id for the journal: another tool may have made it, unsynced (A3)."""
+        packed = None if self._journal(oid) is not None else self.loose.read_packed(oid)
+        if packed is not None:
+            large = len(packed) > FSYNC_SIZE
+            if large:
+                self.loose.put(oid, packed, sync=True)
+            self.new[oid] = NewObject(oid, inflate(packed, oid)[0], b"" if large else packed)
 
     def adopt(self, oid: str) -> None:
         """Notes an object that git wrote for us (a merge's result) for the journal.

@@ -144,6 +144,17 @@ def remove(folder: str, names: Iterable[str]) -> None:
                 pass
 
 
+def sweep(folder: str) -> None:
+    """Removes what a killed projection left half done; the caller holds the projector's lock."""
+    for name in os.listdir(folder):
+        lonely = name.endswith(".pack") and not os.path.exists(f"{folder}/{name[:-5]}.idx")
+        if name.startswith(PREFIX) and (".tmp_rw_" in name or lonely):
+            try:
+                os.unlink(f"{folder}/{name}")
+            except FileNotFoundError:
+                pass
+
+
 def _put(path: str, parts: Sequence[bytes]) -> None:
     fresh = f"{path}.tmp_rw_{os.getpid()}"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o444)

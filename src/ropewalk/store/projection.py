@@ -147,6 +147,7 @@ def renew(store: Store, top: int) -> None:
     """
     folder = os.path.join(store.layout.repo, "objects", "pack")
     with _projecting(store, wait=True):
+        packs.sweep(folder)
         names = packs.present(folder)
         if names:
             shown = read_shown(store)

@@ -131,6 +131,11 @@ class Store:
             (prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1), after, -1 if limit is None else limit),
         )
 
+    @property
+    def folds_case(self) -> bool:
+        """Says whether the disk takes names that differ in case alone for one (A31)."""
+        return os.path.exists(os.path.join(self.layout.repo, "head"))  # its name is HEAD
+
     def gave_ref(self, name: str, target: str) -> bool:
         """Says whether ropewalk ever set a ref to a target."""
         return self.db.row("SELECT 1 FROM ref_values WHERE name = ? AND target = ?", (name, target)) is not None
@@ -155,6 +160,8 @@ class Store:
         if row is None:
             return None
         if row[0] != request:
+            if self.db.con.get_autocommit():
+                self.flush(int(row[2]))  # it tells of what another wrote; inside a transaction its end does this (A15)
             raise KeyReusedError(f"the key {key} was used for another {scope}", key=key, op=row[2])
         return Replay(row[1].encode("utf-8"), row[2])
 
@@ -218,6 +225,9 @@ class Store:
                     self.db.checkpoint()
                 finally:
                     self.lock.release()
+                from ropewalk.store import readers
+
+                self.warnings += readers.long_log(self.layout.database, self.db.wal_pages)
             if tx.journalled and tx.journal_seq % 1024 < tx.journalled:
                 from ropewalk.store import maintain
 
@@ -413,10 +423,15 @@ class Transaction:
             f" AND (name IN ({marks}) OR (name > ? AND name < ?)) LIMIT 1",
             (*above, name + "/", name + "0"),
         )
+        if row is None and self.store.folds_case:
+            low = name.casefold()
+            rows = self.db.rows("SELECT name FROM refs WHERE target IS NOT NULL")
+            row = next((r for r in rows if _one_file(low, str(r[0]).casefold())), None)
         if row is not None:
             raise InvalidError(
                 f"{short_ref(name)} clashes with the ref {short_ref(row[0])}",
-                hint="git keeps refs as files: one name can't be a folder of the other",
+                hint="git keeps refs as files: one name can't be a folder of the other, nor differ in case alone"
+                " where the disk knows no case",
                 name=name,
                 clash=row[0],
             )
@@ -441,6 +456,11 @@ class Transaction:
         if self.store._wal_inode and self.journalled:
             self.db.set_meta("wal_inode", str(self.store._wal_inode))
             self.store._wal_inode = 0
+
+
+def _one_file(one: str, two: str) -> bool:
+    """Says whether two refs can't both be files: they are one name, or one is a folder of the other."""
+    return one == two or one.startswith(two + "/") or two.startswith(one + "/")
 
 
 def resolve_ref(store: Store, name: str) -> tuple[str, str] | None:

@@ -148,27 +148,30 @@ def stale_locks(store: Store) -> list[str]:
                 there = os.lstat(path)
             except FileNotFoundError:
                 continue  # its owner was quicker
-            if time.time() - there.st_mtime > _OLD_LOCK_SECONDS and not _open(there):
+            if time.time() - there.st_mtime > _OLD_LOCK_SECONDS and not holders(there):
                 found.append(path)
     return found
 
 
-def _open(there: os.stat_result) -> bool:
-    """Says whether a process has a file open, by whatever name it was opened."""
+def holders(there: os.stat_result) -> list[int]:
+    """Gives the processes that have a file open, by whatever name it was opened, as far as they can be seen."""
+    found = []
     for pid in os.listdir("/proc") if os.path.isdir("/proc") else []:
-        if pid.isdigit():
+        if not pid.isdigit():
+            continue
+        try:
+            names = os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            continue
+        for fd in names:
             try:
-                names = os.listdir(f"/proc/{pid}/fd")
+                held = os.stat(f"/proc/{pid}/fd/{fd}")
             except OSError:
                 continue
-            for fd in names:
-                try:
-                    held = os.stat(f"/proc/{pid}/fd/{fd}")
-                except OSError:
-                    continue
-                if (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino):
-                    return True
-    return False
+            if (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino):
+                found.append(int(pid))
+                break
+    return found
 
 
 def _files(store: Store, notes: _Notes) -> None:
