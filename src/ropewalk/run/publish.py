@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from ropewalk.core.process import git, git_env, git_program, run
+from ropewalk.remote.exporting import arrival_synced
 from ropewalk.store.store import Store
 
 PREFIXES = ("ropewalk", "ropewalk-runs", "rw", "rw-runs")
@@ -33,12 +34,13 @@ def show_branch(store: Store, ref: str, run_id: str) -> str | None:
         name = f"refs/heads/{prefix}/{run_id}"
         if f"refs/heads/{prefix}" in taken or name in taken or any(t.startswith(name + "/") for t in taken):
             continue
-        done = run(
-            [git_program(), f"--git-dir={there}", "fetch", "--quiet", "--no-tags", "--no-write-fetch-head",
-             "--no-auto-gc", "--no-recurse-submodules", store.layout.repo, f"{ref}:{name}"],
-            env=git_env({"GIT_CONFIG_PARAMETERS": "'core.logAllRefUpdates'='false'"}),
-            timeout=600,
-        )  # fmt: skip
+        with arrival_synced(there, name):
+            done = run(
+                [git_program(), f"--git-dir={there}", "fetch", "--quiet", "--no-tags", "--no-write-fetch-head",
+                 "--no-auto-gc", "--no-recurse-submodules", store.layout.repo, f"{ref}:{name}"],
+                env=git_env({"GIT_CONFIG_PARAMETERS": "'core.logAllRefUpdates'='false'"}),
+                timeout=600,
+            )  # fmt: skip
         if done.code == 0:
             return f"{prefix}/{run_id}"
         words = done.err.decode("utf-8", "replace").strip()[-500:]

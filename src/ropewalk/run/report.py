@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from ropewalk.core import events
+from ropewalk.core import durable, events
 from ropewalk.core.errors import NotFoundError
 from ropewalk.store.layout import Layout
-from ropewalk.store.loose import write_all
 
 
 class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,15 +59,8 @@ def folder(layout: Layout, run: str) -> str:
 
 
 def write(layout: Layout, run: str, name: str, value: Any) -> None:
-    """Writes a JSON file of a run, whole or not at all."""
-    path = os.path.join(folder(layout, run), name)
-    fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        write_all(fd, msgspec.json.encode(value) + b"\n")
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.rename(path + ".new", path)
+    """Writes a JSON file of a run, whole or not at all; it is durable then."""
+    durable.replace(os.path.join(folder(layout, run), name), msgspec.json.encode(value) + b"\n")
 
 
 def hold(layout: Layout, run: str) -> int:

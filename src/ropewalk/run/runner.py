@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from ropewalk.core import clock
+from ropewalk.core import clock, durable
 from ropewalk.core.errors import InvalidError, NotFoundError
 from ropewalk.core.events import Event, EventLog
 from ropewalk.core.ids import short_ref
@@ -73,7 +73,7 @@ def run(
         raise NotFoundError(f"there is no ref {short_ref(branch)!r}", hint="import or commit something first")
     ref = options.onto or f"refs/heads/run/{run_id}"
     folder = report.folder(store.layout, run_id)
-    os.makedirs(folder)
+    durable.make_folders(folder)
     lock = report.hold(store.layout, run_id)
     log = EventLog(os.path.join(folder, "events.jsonl"), watch)
     began = clock.monotonic()

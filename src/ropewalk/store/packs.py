@@ -16,7 +16,8 @@ from itertools import accumulate
 from math import log
 from typing import NamedTuple
 
-from ropewalk.store.loose import deflate, inflate, write_all
+from ropewalk.core.durable import write_all
+from ropewalk.store.loose import deflate, inflate
 
 PREFIX = "rw-"
 """What tells these packs from lasting ones, which git calls `pack-…`."""

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ropewalk.core.durable import write_all
 from ropewalk.core.errors import os_error
-from ropewalk.store.loose import write_all
 
 LIMIT = 64
 """How many requests one holder of the lock answers at most, so that the others' wait stays bounded."""

@@ -19,7 +19,7 @@ import msgspec
 
 from ropewalk.core.durable import write_all
 from ropewalk.core.errors import InvalidError, WorkspaceDamagedError
-from ropewalk.core.ids import EMPTY_TREE, check_path, path_text
+from ropewalk.core.ids import EMPTY_TREE, check_path, path_bytes, path_text
 from ropewalk.core.process import git_error
 from ropewalk.store import trees
 from ropewalk.store.loose import object_id
@@ -174,7 +174,13 @@ class _Capture:
         staged, tracked, others = self._lists()
         entries: dict[bytes, Entry] = {}
         held: list[bytes] = []
+        beside = {path_bytes(name) for name in self.ws.note.beside}
         for path in sorted(tracked | others):
+            if path in beside or any(path.startswith(name + b"/") for name in beside):
+                # what setup put there is the operator's, whatever upstream has under its name
+                if (entry := self.base.get(path)) is not None:
+                    entries[path] = entry
+                continue
             if path not in self.base and not self._may_land(path, held):
                 continue
             entry = self._entry(path, staged.get(path) if staged is not None else None)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ropewalk.core.durable import write_all
 from ropewalk.core.errors import RopewalkError, StoreCorruptError
-from ropewalk.core.ids import HEX40
+from ropewalk.core.ids import HEX40, path_bytes
 from ropewalk.core.process import ChildTimeout
 from ropewalk.store.loose import Damaged, LooseStore
 from ropewalk.store.objects import Commit, parse_commit
@@ -69,8 +70,9 @@ def index_is_ours(store: Store, ws: Workspace, files: Files) -> bool:
 
 
 def copy_ignores(store: Store, ws: Workspace, files: Files) -> None:
-    """Takes over the agent's own ignore list (`.git/info/exclude`) into our git directory."""
+    """Takes over the agent's own ignore list (`.git/info/exclude`) into our git directory, and adds what setup put."""
     data = files.read(b".git/info/exclude", 1 << 20) or b""
+    data += rules(ws.note.beside)
     path = os.path.join(state.git_dir(store, ws.name), "info", "exclude")
     try:
         with open(path, "rb") as file:
@@ -79,6 +81,11 @@ def copy_ignores(store: Store, ws: Workspace, files: Files) -> None:
     except FileNotFoundError:
         pass
     _replace(path, data)
+
+
+def rules(names: Sequence[str]) -> bytes:
+    """Gives the ignore rules that match these paths alone."""
+    return b"".join(b"\n/%s\n" % re.sub(rb"([\\*?\[ !#])", rb"\\\1", path_bytes(name)) for name in names)
 
 
 def head(files: Files) -> str | None:
