@@ -183,9 +183,10 @@ def land_changesets(ctx: Context, req: LandOneRequest) -> LandResponse:
         )
     answering = land.Answering(req.resolutions, ctx.read_file) if req.resolutions else None
     if req.check:
-        from ropewalk.workspace import drive
+        from ropewalk.workspace import drive, setup
 
-        how = drive.orders(req.check, req.check_seconds, ctx.checks, jobs=req.jobs)
+        policy = setup.policy_of(ctx.store)
+        how = drive.orders(req.check, req.check_seconds, ctx.checks, jobs=req.jobs, policy=policy)
         checked = drive.land_checked(ctx.store, ref, requests, how, answering=answering, tell=ctx.progress)
         if len(heads) > 1:
             return _several(heads, [o.result for o in checked], [o.checks for o in checked])

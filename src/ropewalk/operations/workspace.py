@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -29,9 +29,9 @@ from ropewalk.core.ids import check_key, check_ref, path_bytes, path_text, short
 from ropewalk.operations.context import Context
 from ropewalk.operations.publish import Key
 from ropewalk.operations.registry import Command, operation
-from ropewalk.store import layout, report, revisions, trees
+from ropewalk.store import layout, lineage, report, revisions, trees
 from ropewalk.store.land import Answering
-from ropewalk.workspace import capture, checkout, landing, move, removal, state
+from ropewalk.workspace import capture, checkout, landing, move, removal, setup, state
 from ropewalk.workspace.state import Workspace
 from ropewalk.workspace.verdict import Checked
 
@@ -92,7 +92,7 @@ def ws_create(ctx: Context, req: WsCreateRequest) -> WsCreated:
         path = found.path
     else:
         path = checkout.default_path(store, ctx.data_home, req.name)
-    asked = checkout.Asked(req.name, ctx.agent, base, target, path, req.from_)
+    asked = checkout.Asked(req.name, ctx.agent, base, target, path, req.from_, setup.policy_of(store))
     ws, created = checkout.create(store, asked)
     return WsCreated(ws.name, ws.path, ws.base, head, short_ref(ws.target), created)
 
@@ -127,10 +127,11 @@ class WsListResponse(msgspec.Struct, frozen=True):
 )
 def ws_list(ctx: Context, req: WsListRequest) -> WsListResponse:
     """Lists workspaces from the store's own table and a look at their folders."""
-    rows = []
-    for ws in state.listed(ctx.store):
-        rows.append(WsRow(ws.name, ws.agent, ws.path, ws.base, short_ref(ws.target), _behind(ctx, ws), _state(ws)))
-    return WsListResponse(rows)
+    found = state.listed(ctx.store)
+    behind = _behind(ctx, found)
+    return WsListResponse(
+        [WsRow(ws.name, ws.agent, ws.path, ws.base, short_ref(ws.target), behind[ws.name], _state(ws)) for ws in found]
+    )
 
 
 def _state(ws: Workspace) -> str:
@@ -139,11 +140,15 @@ def _state(ws: Workspace) -> str:
     return "conflict" if ws.state == "ready" and ws.note.conflicts else ws.state
 
 
-def _behind(ctx: Context, ws: Workspace) -> int:
-    head = ctx.store.ref(ws.target)
-    if head is None or head == ws.base:
-        return 0
-    return int(ctx.store.git("rev-list", "--count", f"{ws.base}..{head}", timeout=60).text())
+def _behind(ctx: Context, found: Sequence[Workspace]) -> dict[str, int]:
+    """Gives by name how many commits of its target each workspace lacks."""
+    counts = {}
+    for target in {ws.target for ws in found}:
+        head = ctx.store.ref(target)
+        if head is not None:
+            bases = {ws.base for ws in found if ws.target == target}
+            counts.update({(target, base): count for base, count in lineage.behind(ctx.store, head, bases).items()})
+    return {ws.name: counts.get((ws.target, ws.base), 0) for ws in found}
 
 
 def _named(ctx: Context, name: str | None) -> Workspace:
@@ -213,7 +218,7 @@ def ws_status(ctx: Context, req: WsStatusRequest) -> WsStatus:
         ctx.warnings += now.warnings
         rows = [WsChange(path_text(c.path), _kind(c), now.sizes.get(c.path)) for c in now.changes]
         return WsStatus(
-            ws.name, ws.path, ws.agent, ws.base, ctx.store.ref(ws.target), short_ref(ws.target), _behind(ctx, ws),
+            ws.name, ws.path, ws.agent, ws.base, ctx.store.ref(ws.target), short_ref(ws.target), _behind(ctx, [ws])[ws.name],
             rows[: req.limit], max(0, len(rows) - req.limit), move.marked(ws), [path_text(p) for p in now.held_back],
         )  # fmt: skip
 

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ropewalk.core import clock
+from ropewalk.core.policy import Policy
 from ropewalk.core.process import clean_env
 from ropewalk.store.changes import digest
 from ropewalk.store.store import Store
-from ropewalk.workspace import checkout
+from ropewalk.workspace import checkout, setup
 from ropewalk.workspace.removal import remove_tree
 from ropewalk.workspace.verdict import Command, Verdict
 
@@ -40,14 +41,14 @@ def environment(names: Sequence[str] = ()) -> dict[str, str]:
     return {k: v for k, v in clean_env().items() if _ALLOWED.match(k) or k in names}
 
 
-def command(argv: Sequence[str], seconds: float, env: Mapping[str, str]) -> Command:
-    """Gives a check's command with the hash of its environment and of the program that its first word names."""
+def command(argv: Sequence[str], seconds: float, env: Mapping[str, str], policy: Policy = Policy()) -> Command:
+    """Gives a check's command with the hash of its environment: variables, setup, and the program it names first."""
     program = shutil.which(argv[0], path=env.get("PATH"))
     tool: tuple[object, ...] = ()
     if program is not None:
         found = os.stat(program)
         tool = (os.path.realpath(program), found.st_size, found.st_mtime_ns)
-    hashed = digest(sorted(env.items()), tool)
+    hashed = digest(sorted(env.items()), tool, setup.mark(policy.workspace))
     return Command(tuple(argv), seconds, hashed.hex())
 
 
@@ -59,8 +60,10 @@ def key(tree: str, what: Command) -> str:
 class Running:
     """Is a check in progress; `place` is its folder, `pid` the leader of its process group."""
 
-    def __init__(self, store: Store, tree: str, what: Command, env: Mapping[str, str], folder: str) -> None:
-        """Checks the tree out into a new folder below `folder` and starts the command there."""
+    def __init__(
+        self, store: Store, tree: str, what: Command, env: Mapping[str, str], folder: str, policy: Policy = Policy()
+    ) -> None:
+        """Checks the tree out into a new folder below `folder`, furnishes it, and starts the command there."""
         import subprocess
 
         self.tree, self._what = tree, what
@@ -73,11 +76,13 @@ class Running:
         try:
             work = os.path.join(self.place, "tree")
             checkout.populate_tree(store, work, tree)
+            setup.furnish(work, policy)
             self._began = clock.monotonic()
             # a file, not a pipe: a child that the check leaves behind may keep a pipe open for ever
             with open(os.path.join(self.place, "output"), "wb") as output:
+                words = _words(what.argv, policy.workspace.setup)
                 self._child = subprocess.Popen(
-                    list(what.argv), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                    words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                     env={**env, "GIT_CEILING_DIRECTORIES": self.place, "PWD": work}, cwd=work, start_new_session=True,
                 )  # fmt: skip
             self.pid = self._child.pid
@@ -130,6 +135,13 @@ class Running:
             end_group(self.pid)
             self._child.wait()
         remove_place(self.place)
+
+
+def _words(argv: Sequence[str], setup_line: str) -> list[str]:
+    """Gives the words that run the setup's line and then, when that went well, the check in its place."""
+    if not setup_line:
+        return list(argv)
+    return ["/bin/sh", "-c", f'( {setup_line}\n) || exit\nexec "$@"', "sh", *argv]
 
 
 def end_group(pid: int) -> None:

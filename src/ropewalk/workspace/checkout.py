@@ -15,13 +15,15 @@ import msgspec
 
 from ropewalk.core import clock
 from ropewalk.core.errors import InternalError, InvalidError, StoreCorruptError, os_error
+from ropewalk.core.ids import path_bytes
+from ropewalk.core.policy import Policy
 from ropewalk.core.process import git_env, git_error, git_program, run
-from ropewalk.store import identity, layout
+from ropewalk.store import identity, layout, trees
 from ropewalk.store.layout import WORKSPACE_MARK, Mark
 from ropewalk.store.loose import LooseStore
 from ropewalk.store.objects import Person, commit_bytes
 from ropewalk.store.store import Store
-from ropewalk.workspace import capture, state
+from ropewalk.workspace import capture, foreign, setup, state
 from ropewalk.workspace.files import Files
 from ropewalk.workspace.state import Note, Workspace
 
@@ -39,6 +41,7 @@ class Asked(msgspec.Struct, frozen=True):
     target: str
     path: str
     rev: str | None = None
+    policy: Policy = Policy()
 
 
 def default_path(store: Store, data_home: str, name: str) -> str:
@@ -78,7 +81,30 @@ def create(store: Store, asked: Asked) -> tuple[Workspace, bool]:
         mark = layout.workspace_mark(found.path) if os.path.isdir(os.path.join(found.path, ".git")) else None
         if mark is None or (mark.store, mark.workspace) != (store.layout.root, found.name):
             found = _build(store, found)
+        found = _furnish(store, found, asked.policy)
         return state.save(store, msgspec.structs.replace(found, state="ready")), True
+
+
+def _furnish(store: Store, ws: Workspace, policy: Policy) -> Workspace:
+    """Puts beside the tree what the policy says and runs its setup; what a killed creation left is done again."""
+    wanted = policy.workspace
+    if not ws.note.beside and (wanted.copy or wanted.link):
+        tree = store.objects.commit(ws.base).tree
+        free = []
+        for name in sorted({*wanted.copy, *wanted.link}):
+            if trees.lookup(store.objects, tree, path_bytes(name)) is None:
+                free.append(name)
+            else:
+                store.warnings.append(f"{name} is in the tree, so the operator's is left out")
+        ws = state.save(store, msgspec.structs.replace(ws, note=msgspec.structs.replace(ws.note, beside=free)))
+        with open(os.path.join(ws.path, ".git", "info", "exclude"), "ab") as file:
+            file.write(foreign.rules(free))
+    _, warnings = setup.furnish(ws.path, policy, ws.note.beside)
+    store.warnings += warnings
+    ws = setup.with_ports(store, ws, wanted.ports)
+    log = os.path.join(state.private(store, ws.name), "setup.log")
+    setup.run_gate(ws.path, wanted, setup.variables(store, ws, wanted), log)
+    return ws
 
 
 def _check_same(found: Workspace, asked: Asked) -> None:

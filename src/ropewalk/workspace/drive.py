@@ -17,6 +17,7 @@ import msgspec
 from ropewalk.core import clock
 from ropewalk.core.errors import CheckFailedError, InternalError, RopewalkError
 from ropewalk.core.ids import short_ref
+from ropewalk.core.policy import Policy
 from ropewalk.store import land
 from ropewalk.store.changes import Content
 from ropewalk.store.land import Answering, Landed, Settled
@@ -41,6 +42,7 @@ class Orders(NamedTuple):
     folder: str
     jobs: int
     stop: threading.Event | None = None
+    policy: Policy = Policy()
 
 
 class Outcome(NamedTuple):
@@ -58,12 +60,12 @@ class _Job(NamedTuple):
 
 
 def orders(
-    argv: Sequence[str], seconds: float, folder: str, *, jobs: int = 0, names: Sequence[str] = (),
+    argv: Sequence[str], seconds: float, folder: str, *, jobs: int = 0, policy: Policy = Policy(),
     stop: threading.Event | None = None,
 ) -> Orders:  # fmt: skip
     """Gives the orders for a check; without `jobs` as many run at once as there are processors."""
-    env = check.environment(names)
-    return Orders(check.command(argv, seconds, env), env, folder, jobs or os.cpu_count() or 1, stop)
+    env = check.environment() | policy.workspace.env
+    return Orders(check.command(argv, seconds, env, policy), env, folder, jobs or os.cpu_count() or 1, stop, policy)
 
 
 def land_checked(
@@ -232,7 +234,7 @@ class _Driver:
             command = step.entry.wanted.command
             if step.entry.id in self.mine:
                 self.tell(f"checking the merged tree {step.tree[:12]}")
-            running = Running(self.store, step.tree, command, self.how.env, self.how.folder)
+            running = Running(self.store, step.tree, command, self.how.env, self.how.folder, self.how.policy)
             hold.write(msgspec.json.encode(_Left(running.pid, _started(running.pid), running.place)))
             self.running.append(_Job(step, running, hold, slot))
             self._idle_since.pop(step.key, None)

@@ -16,7 +16,7 @@ from ropewalk.store import changes, guard, land
 from ropewalk.store.land import Answering, Landed
 from ropewalk.store.spool import LandRequest
 from ropewalk.store.store import Store
-from ropewalk.workspace import capture, drive, foreign, move, state
+from ropewalk.workspace import capture, drive, foreign, move, setup, state
 from ropewalk.workspace.capture import Captured
 from ropewalk.workspace.files import Files
 from ropewalk.workspace.state import Pending, Workspace
@@ -132,7 +132,8 @@ def _message(store: Store, ws: Workspace, given: str | None) -> bytes:
 def _land_checked(
     store: Store, req: LandRequest, wish: Wish, checks: list[Checked], tell: Callable[[str], None]
 ) -> Landed:
-    how = drive.orders(wish.check, wish.check_seconds, wish.checks, jobs=wish.jobs, stop=wish.stop)
+    policy = setup.policy_of(store)
+    how = drive.orders(wish.check, wish.check_seconds, wish.checks, jobs=wish.jobs, policy=policy, stop=wish.stop)
     (outcome,) = drive.land_checked(store, req.ref, [req], how, answering=wish.answering, tell=tell)
     checks += outcome.checks
     if isinstance(outcome.result, RopewalkError):

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 
 import msgspec
 
-from ropewalk.core.errors import BusyError, InvalidError, NotFoundError, os_error
-from ropewalk.core.ids import check_ref
+from ropewalk.core.errors import BusyError, InvalidError, NotFoundError, StoreCorruptError, os_error
+from ropewalk.core.ids import HEX40, check_ref
 from ropewalk.core.process import Done, git_env, git_program, run
-from ropewalk.store.store import Store
+from ropewalk.store.store import Store, Transaction
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _COLUMNS = "name, path, base, created_base, target, agent, created_at, state, note"
@@ -33,13 +33,20 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is what else is kept of a workspace: the revision asked for, a land in progress, and paths in conflict."""
+    """Is what else is kept of a workspace.
+
+    The revision asked for, a land in progress, paths in conflict, what its setup put beside the tree, and its
+    ports.
+    """
 
     asked: str | None = None
     filemode: bool = True
     pending: Pending | None = None
     conflicts: list[str] = []
     theirs: str | None = None
+    beside: list[str] = []
+    port: int | None = None
+    ports: int = 0
 
 
 class Workspace(msgspec.Struct, frozen=True):
@@ -91,9 +98,14 @@ def listed(store: Store) -> list[Workspace]:
 
 
 def _of(row: tuple[object, ...]) -> Workspace:
-    note = msgspec.json.decode(str(row[8]), type=Note) if row[8] else Note()
     name, path, base, created, target, agent, at, word = (str(value) for value in row[:8])
-    return Workspace(name, path, base, created, target, agent, int(at), word, note)
+    try:
+        note = msgspec.json.decode(str(row[8]), type=Note) if row[8] else Note()
+        if not HEX40.match(base) or not HEX40.match(created):
+            raise ValueError("its base is no id")
+        return Workspace(name, path, base, created, target, agent, int(at), word, note)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise StoreCorruptError(f"the row of the workspace {name} is damaged: {error}", file="store.db") from None
 
 
 def save(store: Store, ws: Workspace, *, record: str | None = None, actor: str = "") -> Workspace:
@@ -101,20 +113,16 @@ def save(store: Store, ws: Workspace, *, record: str | None = None, actor: str =
     with store.transaction() as tx:
         if record is not None:
             tx.record(record, actor, note=ws.name)
-        tx.db.run(
-            f"INSERT OR REPLACE INTO workspaces ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                ws.name,
-                ws.path,
-                ws.base,
-                ws.created_base,
-                ws.target,
-                ws.agent,
-                ws.created_at,
-                ws.state,
-                msgspec.json.encode(ws.note).decode("utf-8"),
-            ),
-        )
+        return write(tx, ws)
+
+
+def write(tx: Transaction, ws: Workspace) -> Workspace:
+    """Writes a workspace's row inside a transaction; gives it back."""
+    note = msgspec.json.encode(ws.note).decode("utf-8")
+    tx.db.run(
+        f"INSERT OR REPLACE INTO workspaces ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (ws.name, ws.path, ws.base, ws.created_base, ws.target, ws.agent, ws.created_at, ws.state, note),
+    )
     return ws
 
 
