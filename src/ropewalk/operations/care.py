@@ -14,6 +14,7 @@ from ropewalk.core.errors import (
     GitImportDivergedError,
     InvalidError,
     NotFoundError,
+    RopewalkError,
     StoreCorruptError,
     StoreFormatError,
     StoreIOError,
@@ -84,8 +85,16 @@ def init(ctx: Context, req: InitRequest) -> StoreInfo:
     layout.create(root, str(uuid.uuid4()), name, branch or (source[0] if source else "main"))
     ctx.adopt_root(root)
     if source is not None and found is not None:
-        importing.import_branch(ctx.store, found[0], source[0], into=f"refs/heads/{branch or source[0]}",
-                                actor=ctx.agent_or_none or "git/import")  # fmt: skip
+        try:
+            importing.import_branch(ctx.store, found[0], source[0], into=f"refs/heads/{branch or source[0]}",
+                                    actor=ctx.agent_or_none or "git/import")  # fmt: skip
+        except RopewalkError:
+            import shutil
+
+            # an error changes nothing: the store that was to hold the branch goes again
+            ctx.close()
+            shutil.rmtree(root, ignore_errors=True)
+            raise
     return describe(ctx.store)
 
 

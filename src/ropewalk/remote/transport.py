@@ -18,12 +18,15 @@ from ropewalk.core.process import ChildTimeout, Done, clean_env, git_env, git_pr
 TIMEOUT = 3600.0
 _SCP = re.compile(r"[^/\s]+:")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_MISSING = re.compile(r"(?:missing (?:blob|tree|commit|object)|unable to read|ould not read|bad object) "
+_MISSING = re.compile(r"(?:missing (?:blob|tree|commit|object)|unable to read|ould not read|ould not fetch|bad object) "
                       r"([0-9a-f]{40})")  # fmt: skip
 
 
 NO_TRANSPORT = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
 """Keeps git from fetching what a partial clone lacks, by whatever command its configuration names."""
+
+
+_PARTIAL = "it is a partial clone: clone its origin without --filter, and import that"
 
 
 class Place(NamedTuple):
@@ -156,6 +159,7 @@ def failure(there: Place, err: bytes) -> RopewalkError:
         oid = missing[1] if missing else None
         return ShallowError(
             f"the history of {there.address} is cut off: {'the object ' + oid + ' is missing' if oid else words}",
+            hint=_PARTIAL if "promisor" in low else None,
             repository=there.address,
             object=oid,
         )

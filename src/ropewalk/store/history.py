@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from ropewalk.core.errors import BusyError, InvalidError
+from ropewalk.core.errors import BusyError, InternalError, InvalidError, UnsupportedError
 from ropewalk.core.ids import EMPTY_TREE, path_bytes, path_text, show_text
 from ropewalk.core.process import ChildTimeout, Done
 from ropewalk.store import files, revisions, trees
@@ -120,6 +120,13 @@ def child(store: Store, *args: str | bytes, ok: tuple[int, ...] = (0,), timeout:
         raise BusyError(
             f"this took longer than {error.seconds:g} s", hint="ask for less: a path, or fewer entries"
         ) from None
+    except InternalError as error:
+        # a path that is there for us and not for git: the tree came from elsewhere and is not in git's order
+        if "no such path" not in error.message:
+            raise
+        raise UnsupportedError(
+            f"git can't read this: {error.message}", hint="`git fsck --strict` says what is wrong with its tree"
+        ) from None
 
 
 def agent_of(store: Store, commit: Commit) -> str:
@@ -137,7 +144,7 @@ def text_of(data: bytes, encoding: bytes = b"") -> str:
     except UnicodeDecodeError:
         try:
             return data.decode(encoding.decode("ascii") or "utf-8", "replace")
-        except (LookupError, UnicodeDecodeError):
+        except (LookupError, ValueError):
             return show_text(data)
 
 

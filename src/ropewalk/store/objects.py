@@ -21,7 +21,7 @@ from ropewalk.store import trees
 from ropewalk.store.loose import FSYNC_SIZE, Damaged, LooseStore, NewObject, inflate
 
 _TREE_ENTRIES, _COMMITS = 400_000, 50_000
-_PERSON = re.compile(rb"(?P<name>.*?) ?<(?P<mail>[^>]*)> (?P<time>-?\d+) (?P<zone>[-+]\d+)\Z", re.DOTALL)
+_PERSON = re.compile(rb"(?P<name>.*?) ?<(?P<mail>[^>]*)> (?P<time>-?\d{1,18}) (?P<zone>[-+]\d{1,9})\Z", re.DOTALL)
 
 
 class Person(NamedTuple):

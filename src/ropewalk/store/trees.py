@@ -21,7 +21,7 @@ Tree = Mapping[bytes, Entry]
 
 FILE, EXEC, LINK, TREE, GITLINK = b"100644", b"100755", b"120000", b"40000", b"160000"
 _ENTRY = re.compile(rb"(\d+) ([^\0]+)\0(.{20})", re.DOTALL)
-_OLD_MODES = {b"040000": TREE, b"100664": FILE}
+_MODES = frozenset({FILE, EXEC, LINK, TREE, GITLINK})
 
 
 class Change(NamedTuple):
@@ -38,10 +38,21 @@ def parse(raw: bytes, oid: str) -> dict[bytes, Entry]:
     modes, names, _ = zip(*rows, strict=True) if rows else ((), (), ())
     if sum(map(len, modes)) + sum(map(len, names)) + 22 * len(rows) != len(raw):
         raise StoreCorruptError(f"the tree {oid} can't be read", object=oid)
-    if b"040000 " in raw or b"100664 " in raw:
-        # old programs wrote these; git reads them as the usual ones too
-        return {name: (_OLD_MODES.get(mode, mode), raw_id) for mode, name, raw_id in rows}
+    if not _MODES.issuperset(modes):
+        try:
+            return {name: (_usual(mode), raw_id) for mode, name, raw_id in rows}
+        except ValueError:
+            raise StoreCorruptError(f"the tree {oid} can't be read", object=oid) from None
     return {name: (mode, raw_id) for mode, name, raw_id in rows}
+
+
+def _usual(mode: bytes) -> bytes:
+    """Gives the mode that git reads in its place: other programs wrote zeros before it, and other permissions."""
+    number = int(mode, 8)
+    kind = number & 0o170000
+    if kind == 0o100000:
+        return EXEC if number & 0o100 else FILE
+    return {0o120000: LINK, 0o040000: TREE}.get(kind, GITLINK)
 
 
 def in_order(entries: Tree) -> dict[bytes, Entry]:

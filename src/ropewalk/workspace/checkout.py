@@ -14,7 +14,7 @@ import stat
 import msgspec
 
 from ropewalk.core import clock
-from ropewalk.core.errors import InternalError, InvalidError, StoreCorruptError, os_error
+from ropewalk.core.errors import InternalError, InvalidError, StoreCorruptError, UnsupportedError, os_error
 from ropewalk.core.ids import path_bytes
 from ropewalk.core.policy import Policy
 from ropewalk.core.process import git_env, git_error, git_program, run
@@ -27,6 +27,8 @@ from ropewalk.workspace import capture, foreign, setup, state
 from ropewalk.workspace.files import Files
 from ropewalk.workspace.state import Note, Workspace
 
+_NO_WORK_TREE = ("invalid path", "name too long", "null sha1", "unable to create symlink", "unable to create file")
+"""Is what git says of trees that others made and no work tree can hold: names such as `.git`, links to nothing."""
 _ATTRIBUTES = "* -text -eol -crlf -ident -filter !working-tree-encoding\n"
 _CHECKOUT_SECONDS = 3600.0
 _NOBODY = Person(b"ropewalk", b"check@ropewalk.local", 0, b"+0000")
@@ -178,6 +180,12 @@ def _read_tree(store: Store, folder: str, commit: str) -> None:
         timeout=_CHECKOUT_SECONDS,
     )
     if done.code:
+        words = done.err.decode("utf-8", "replace").strip()
+        if any(sign in words for sign in _NO_WORK_TREE):
+            raise UnsupportedError(
+                f"this tree can't be on disk: {words[:500]}",
+                hint="read it with `rw ls` and `rw cat`, or start at a commit without that path",
+            )
         error = git_error("read-tree", done)
         if isinstance(error, InternalError) and ("unable to read" in error.message or "corrupt" in error.message):
             raise StoreCorruptError(f"the checkout failed: {error.message}")
