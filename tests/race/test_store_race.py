@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ropewalk.store import maintain, oplog
-from storekit import MAIN, STOCK, Kit, child_env, put, stock
+from ropewalk.store import oplog
+from storekit import MAIN, Kit, child_env, put
 
 pytestmark = [pytest.mark.race, pytest.mark.slow]
 
@@ -134,63 +134,6 @@ def test_fifty_processes_commit_and_land_at_once(kit: Kit) -> None:
     assert files[b"clash.txt"][1] == f"{winner['worker']} {winner['round']}\nrest\n".encode()
     assert os.listdir(os.path.join(kit.root, "spool")) == []
     kit.fsck()
-
-
-def test_readers_never_fail_and_stock_git_does_no_harm(kit: Kit, tmp_path: Path) -> None:
-    """A17, A22: clean-ups, clones and fetches of stock git, our own collection and readers, all while others land."""
-    begin(kit)
-    clone = str(tmp_path / "clone")
-    url = f"file://{kit.repo}"
-    stock("clone", "--quiet", "--bare", url, clone)
-    readers = [start("reader.py", kit.root) for _ in range(2)]
-    done = threading.Event()
-    failures: list[str] = []
-    counts: Counter[str] = Counter()
-
-    def trouble() -> None:
-        numbers = iter(range(1 << 30))
-        while not done.is_set():
-            n = next(numbers)
-            for strict, *command in (
-                (False, "git", "--git-dir", kit.repo, "gc", "--quiet", "--prune=now"),
-                (False, "git", "--git-dir", kit.repo, "prune", "--expire=now"),
-                (True, "git", "clone", "--quiet", url, str(tmp_path / f"clone-{n}")),
-                (True, "git", "--git-dir", clone, "fetch", "--quiet", url, "+refs/heads/*:refs/heads/*"),
-                (True, "git", "--git-dir", clone, "fsck", "--full", "--strict"),
-            ):
-                ran = subprocess.run(command, env=STOCK, capture_output=True, timeout=120)
-                counts[str(command[1:4])] += 1
-                if strict and ran.returncode:
-                    failures.append(f"{command}: {ran.stderr.decode()}")
-
-    def collect() -> None:
-        own = kit.again(lock_wait=120)
-        try:
-            while not done.is_set():
-                maintain.collect(own.store)
-                counts["collect"] += 1
-        finally:
-            own.close()
-
-    threads = [threading.Thread(target=trouble), threading.Thread(target=collect)]
-    for thread in threads:
-        thread.start()
-    try:
-        rows = race(kit, 8, 3 * ROUNDS, "own,region,line")
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join(300)
-    for reader in readers:
-        out, err = reader.communicate(b"\n", timeout=60)
-        assert reader.returncode == 0 and int(out) > 0, err.decode()
-    assert not failures, failures[0]
-    assert counts["collect"] >= 1, counts
-    fresh = kit.again()
-    check(fresh, rows)
-    fresh.close()
-    kit.fsck()
-    assert stock("--git-dir", kit.repo, "rev-parse", "main").decode().strip() == kit.main()
 
 
 def test_a_reader_writes_nothing(kit: Kit, tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ class WriterLock:
             from ropewalk.store.lockwait import wait_for  # threads are imported when somebody has to wait
 
             while True:
-                fd = self._open()
-                if not wait_for(fd, wait):
+                fd = wait_for(self._open(), wait)
+                if fd < 0:
                     raise self._busy(wait)
                 if self._same(fd):
                     self._hold(fd)

@@ -12,67 +12,96 @@ from ropewalk.store.lock import STOPS
 
 
 class _Waiters:
-    """Keeps threads that block in flock for a caller who has a deadline."""
+    """Keeps threads that block in flock for a caller who has a deadline.
+
+    Who came too late leaves its thread in the kernel's queue, and finds it there when it tries again: a place for
+    each try would have to be served before those who still wait, and on a busy machine nobody would get on.
+    """
 
     def __init__(self) -> None:
         self._idle: SimpleQueue[_Waiter] = SimpleQueue()
+        self._late: dict[tuple[int, int], _Waiter] = {}
 
-    def wait(self, fd: int, seconds: float) -> bool:
-        """Takes the flock on `fd` within `seconds`; else gives False and closes it once it comes."""
+    def wait(self, fd: int, seconds: float) -> int:
+        """Gives a descriptor with the flock of that file, -1 after `seconds`; takes over the one it is given."""
+        there = os.fstat(fd)
+        key = there.st_dev, there.st_ino
+        waiter = self._late.pop(key, None)
+        if waiter is not None and waiter.resume():
+            os.close(fd)
+        else:
+            waiter = self._fresh()
+            waiter.begin(fd)
+        if waiter.take(seconds):
+            fd = waiter.fd
+            self._idle.put(waiter)
+            return fd
+        self._late[key] = waiter
+        return -1
+
+    def _fresh(self) -> _Waiter:
         try:
-            waiter = self._idle.get_nowait()
+            return self._idle.get_nowait()
         except Empty:
             waiter = _Waiter()
             waiter.start()
-        got = waiter.take(fd, seconds)
-        if got:
-            self._idle.put(waiter)
-        return got
+            return waiter
 
 
 class _Waiter(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True, name="ropewalk-lock")
-        self._work: SimpleQueue[tuple[int, threading.Event, list[str]]] = SimpleQueue()
+        self.fd = -1
+        self._work: SimpleQueue[int] = SimpleQueue()
         self._guard = threading.Lock()
+        self._done = threading.Event()
+        self._late = False
 
     def run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         while True:
-            fd, done, state = self._work.get()
+            fd = self._work.get()
             fcntl.flock(fd, fcntl.LOCK_EX)
             with self._guard:
-                if state:
+                self._done.set()
+                if self._late:
                     os.close(fd)
                     return
-                state.append("taken")
-            done.set()
 
-    def take(self, fd: int, seconds: float) -> bool:
-        done = threading.Event()
-        state: list[str] = []
-        self._work.put((fd, done, state))
+    def begin(self, fd: int) -> None:
+        self.fd = fd
+        self._done.clear()
+        self._work.put(fd)
+
+    def resume(self) -> bool:
+        """Waits again for what came too late; False when it came in the meantime and was dropped."""
+        with self._guard:
+            self._late = False
+            return not self._done.is_set()
+
+    def take(self, seconds: float) -> bool:
         try:
-            if done.wait(seconds):
+            if self._done.wait(seconds):
                 return True
         except BaseException:
-            if not self._give_up(state):
-                os.close(fd)
+            if not self._give_up():
+                os.close(self.fd)
             raise
-        return not self._give_up(state)
+        return not self._give_up()
 
-    def _give_up(self, state: list[str]) -> bool:
+    def _give_up(self) -> bool:
         """Tells the thread to drop the lock when it comes; False when it came in the meantime."""
         with self._guard:
-            if state:
-                return False
-            state.append("late")
-            return True
+            self._late = not self._done.is_set()
+            return self._late
 
 
 _WAITERS = _Waiters()
 
 
-def wait_for(fd: int, seconds: float) -> bool:
-    """Takes the flock on a descriptor within `seconds`; else gives False, and the descriptor is closed later."""
+def wait_for(fd: int, seconds: float) -> int:
+    """Gives a descriptor that has the flock of a file, or -1 when it does not come within `seconds`.
+
+    The descriptor that is given in is taken over.
+    """
     return _WAITERS.wait(fd, seconds)
