@@ -80,7 +80,7 @@ def figures(work: str, seconds: float) -> dict[str, Any]:
         "commits_per_second": round(count["commit"] / seconds, 1),
         "resolved_conflicts": sum("resolutions" in row["asked"]["request"] for row in done),
         "refused": dict(Counter(f"{r['asked']['kind']} {r['code']}" for r in rows if r["t"] == "no")),
-        "busy": [row["ms"] for row in rows if row["t"] == "busy"],
+        "busy_ms": spread([row["ms"] for row in rows if row["t"] == "busy"]),
         "killed_by_their_client": sum(row["t"] == "killed" for row in rows),
         "had_happened_before_a_kill": sum(
             row["result"].get("replayed") is True or row["result"].get("status") == "replayed" for row in done

@@ -88,7 +88,7 @@ class Writer:
         """Asks for a write until there is an answer, and notes all of it."""
         self.count += 1
         self.note(t="try", n=self.count, kind=kind, op=operation, request=request, **notes)
-        return self._send(self.count, operation, request, kill=self.kind != "library" and self.random.random() < 0.01)
+        return self._send(self.count, operation, request, kill=self.kind != "library" and self.random.random() < 0.04)
 
     def _send(self, number: int, operation: str, request: Request, *, kill: bool = False) -> Envelope:
         while True:
