@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
+from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import InvalidError, UsageError
 from ropewalk.operations.registry import Operation
 from ropewalk.store.revisions import split
@@ -184,5 +185,5 @@ def load_json(path: str, read: Callable[[str], bytes]) -> Any:
     """Gives the value of a JSON file; `E_INVALID` when it is none."""
     try:
         return msgspec.json.decode(read(path))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidError(f"{path} is not JSON: {error}", path=path) from None

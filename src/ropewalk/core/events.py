@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from ropewalk.core.decoding import UNREADABLE
+
 Event = dict[str, Any]
 
 
@@ -54,7 +56,7 @@ def read(path: str, offset: int = 0, limit: int = 1 << 24) -> tuple[list[Event],
     for line in data[:end].splitlines():
         try:
             event = msgspec.json.decode(line)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             continue
         if isinstance(event, dict):
             found.append(event)

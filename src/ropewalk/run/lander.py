@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import InternalError, RopewalkError, error_class
 from ropewalk.core.process import clean_env, run
 from ropewalk.store.store import Store
@@ -65,7 +66,7 @@ def answer_of(code: int, out: bytes, err: bytes) -> tuple[str, str]:
     """Gives (status, landed id) of a child's envelope, or raises its error."""
     try:
         envelope = msgspec.json.decode(out)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         words = err.decode("utf-8", "replace").strip()[-1000:]
         raise InternalError(f"the landing process ended with {code}: {words}", exit_code=code) from None
     if not envelope["ok"]:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ropewalk.core import durable, events
+from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import NotFoundError
 from ropewalk.store.layout import Layout
 
@@ -107,7 +108,7 @@ def load(layout: Layout, run: str) -> Summary:
     try:
         with open(os.path.join(folder(layout, run), "summary.json"), "rb") as file:
             return msgspec.json.decode(file.read(), type=Summary)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, *UNREADABLE):
         return _from_events(layout, run)
 
 

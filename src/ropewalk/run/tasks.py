@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import InvalidError
 
 MAX_TASKS = 10_000
@@ -45,7 +46,7 @@ def parse(data: bytes, name: str) -> list[Task]:
             found = msgspec.toml.decode(data, type=TaskFile)
         else:
             found = msgspec.json.decode(data, type=TaskFile)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidError(f"{name}: {error}", hint='{"tasks": [{"id": "one", "prompt": "…"}]}', file=name) from None
     check(found.tasks)
     return found.tasks

@@ -6,6 +6,7 @@ import os
 
 import msgspec
 
+from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import InvalidError
 from ropewalk.store.layout import Layout
 from ropewalk.store.objects import Person
@@ -50,7 +51,7 @@ def _authors(path: str) -> bytes:
 def _entry(data: bytes, family: str) -> dict[str, object]:
     try:
         table = msgspec.toml.decode(data)
-    except (msgspec.DecodeError, ValueError) as error:
+    except UNREADABLE as error:
         raise InvalidError(f"authors.toml can't be read: {error}", file="authors.toml") from None
     entry = table.get(family, {})
     if not isinstance(entry, dict):

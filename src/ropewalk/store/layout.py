@@ -20,6 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from ropewalk.core.clock import boot_id
+from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import (
     InvalidError,
     NotFoundError,
@@ -115,7 +116,7 @@ def read_format(root: str) -> StoreFormat:
         raise os_error(error, "read of FORMAT") from None
     try:
         found = msgspec.json.decode(data, type=StoreFormat)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise StoreFormatError(f"FORMAT can't be read: {error}", file="FORMAT") from None
     if found.format != FORMAT:
         raise StoreFormatError(
@@ -176,7 +177,7 @@ def workspace_mark(start: str) -> Mark | None:
     try:
         with open(os.path.join(found[1], WORKSPACE_MARK), "rb") as file:
             return msgspec.json.decode(file.read(), type=Mark)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return None
 
 

@@ -17,7 +17,7 @@ from math import log
 from typing import NamedTuple
 
 from ropewalk.core.durable import write_all
-from ropewalk.store.loose import deflate, inflate
+from ropewalk.store.loose import Damaged, deflate, inflate
 
 PREFIX = "rw-"
 """What tells these packs from lasting ones, which git calls `pack-…`."""
@@ -87,11 +87,14 @@ def write(folder: str, objects: Sequence[Packed]) -> str:
 
 
 def read(folder: str, name: str) -> list[Packed]:
-    """Gives the entries of a pack that `write` made, as they are; `FileNotFoundError` when it went."""
+    """Gives the entries of a pack that `write` made, as they are; `FileNotFoundError` when it went, `Damaged`."""
     with open(f"{folder}/{PREFIX}{name}.pack", "rb") as file:
         data = file.read()
     with open(f"{folder}/{PREFIX}{name}.idx", "rb") as file:
         index = file.read()
+    sums = [sha1(part[:-_TRAILER], usedforsecurity=False).digest() == part[-_TRAILER:] for part in (data, index)]
+    if not all(sums) or data[-_TRAILER:] != index[-2 * _TRAILER : -_TRAILER]:
+        raise Damaged("a pack of the projection's is not as it was written")
     count = struct.unpack_from(">I", index, 8 + 255 * 4)[0]
     ids, offsets_at = 8 + 1024, 8 + 1024 + 24 * count
     offsets = struct.unpack_from(f">{count}I", index, offsets_at)
@@ -121,17 +124,22 @@ def crowded(folder: str, names: Sequence[str]) -> list[str]:
 
 
 def merge(folder: str, names: Sequence[str]) -> str | None:
-    """Puts packs together into one and removes them; gives its name, None when all of them are gone."""
+    """Puts packs together into one and removes them; gives its name, None when none of them can be read.
+
+    One that is damaged stays as it is: what it shows is in the journal, and a checkpoint takes it away.
+    """
     found: dict[bytes, Packed] = {}
+    whole = []
     for name in names:
         try:
             found.update({o.id: o for o in read(folder, name)})
-        except FileNotFoundError:
+            whole.append(name)
+        except (FileNotFoundError, Damaged):
             continue
     if not found:
         return None
     made = write(folder, list(found.values()))
-    remove(folder, [name for name in names if name != made])
+    remove(folder, [name for name in whole if name != made])
     return made
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from blake3 import blake3
 
+from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import StoreCorruptError, os_error
 from ropewalk.core.ids import HEX40
 from ropewalk.core.process import git
@@ -48,7 +49,7 @@ def read_shown(store: Store) -> Shown:
     try:
         with open(os.path.join(store.layout.root, "projected"), "rb") as file:
             return msgspec.json.decode(file.read(), type=Shown)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, *UNREADABLE):
         return Shown()
     except OSError as error:
         raise os_error(error, "read of what is shown") from None

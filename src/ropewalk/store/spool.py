@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.durable import write_all
 from ropewalk.core.errors import os_error
 
@@ -107,7 +108,7 @@ def _read(fd: int, kind: type[T]) -> T | None:
         return None
     try:
         return msgspec.msgpack.decode(body, type=kind)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 

@@ -17,6 +17,7 @@ from zlib import crc32
 
 import msgspec
 
+from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.durable import write_all
 from ropewalk.core.errors import InvalidError, WorkspaceDamagedError
 from ropewalk.core.ids import EMPTY_TREE, check_path, path_bytes, path_text
@@ -115,7 +116,7 @@ def _load_stats(store: Store, name: str) -> Stats:
         # what is read here stands for files that nobody reads again, so a flipped byte would land
         if crc32(data[:-4]).to_bytes(4, "big") == data[-4:]:
             return msgspec.msgpack.decode(data[:-4], type=Stats)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         pass
     return Stats(0, "", {}, {})
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ropewalk.core.decoding import UNREADABLE
 from ropewalk.lane.harness.base import LaneEvent
 
 _KINDS = ("started", "message", "tool", "usage", "result", "error")
@@ -40,7 +41,7 @@ class ScriptedHarness:
         """Gives the event of a JSON line."""
         try:
             event = msgspec.json.decode(line, type=dict[str, Any])
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return LaneEvent("message", {"text": line.decode("utf-8", "replace").rstrip()[:2000]})
         kind = event.pop("event", "message")
         return LaneEvent(kind if kind in _KINDS else "message", event)
