@@ -27,6 +27,8 @@ HEADINGS = {
     "undo": "Look back and take back",
     "remote": "Git in and out",
     "workspace": "Workspaces",
+    "landing": "Landing from a workspace",
+    "recover": "Bring back",
     "queue": "The landing queue",
     "run": "Runs",
     "describe": "About ropewalk",
@@ -205,7 +207,7 @@ def _follow(context: Context, before: int | None, earlier: int) -> int:
     while True:
         found = oplog.after(store.db, last, 200)
         if found:
-            write(b"".join(msgspec.json.encode(undo.row(context, one)) + b"\n" for one in found))
+            write(b"".join(msgspec.json.encode(one) + b"\n" for one in undo.shown(context, found)))
             last = found[-1].op
         elif any(event & (select.POLLERR | select.POLLNVAL) for _, event in gone.poll(POLL_MS)):
             return 0

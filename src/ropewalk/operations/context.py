@@ -105,6 +105,11 @@ class Context:
         return os.path.normpath(os.path.join(self.cwd, path))
 
     @property
+    def trash(self) -> str:
+        """Gives the folder where deleted workspaces are kept for a while."""
+        return os.path.join(self.data_home, "ropewalk", self.store.format.id, "trash")
+
+    @property
     def checks(self) -> str:
         """Gives the folder below which checks are run."""
         return os.path.join(self.data_home, "ropewalk", self.store.format.id, "checks")

@@ -1,39 +1,30 @@
-"""Workspaces: make one, see what is in it, land it, bring it up to date, delete it."""
+"""Workspaces: make one, see what is in it, compare it with others, delete it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from ropewalk.core.errors import (
     BusyError,
-    CasMismatchError,
-    CasRetryExhaustedError,
-    CheckFailedError,
-    ConflictError,
     InvalidError,
-    KeyReusedError,
-    LandMismatchError,
     NotFoundError,
-    ShallowError,
     UnlandedWorkError,
     WorkspaceDamagedError,
     WorkspaceGoneError,
 )
-from ropewalk.core.ids import check_key, check_ref, path_bytes, path_text, short_ref
+from ropewalk.core.ids import check_ref, path_bytes, path_text, short_ref
 from ropewalk.operations.context import Context
-from ropewalk.operations.publish import Key
 from ropewalk.operations.registry import Command, operation
-from ropewalk.store import layout, lineage, report, revisions, trees
-from ropewalk.store.land import Answering
-from ropewalk.workspace import capture, checkout, landing, move, removal, setup, state
+from ropewalk.store import difftext, identity, layout, lineage, revisions, trees
+from ropewalk.store.files import PAGE_BYTES
+from ropewalk.workspace import capture, checkout, move, radar, removal, setup, snapshot, state, trash
 from ropewalk.workspace.state import Workspace
-from ropewalk.workspace.verdict import Checked
 
 Name = Annotated[str, Meta(min_length=1, max_length=100, description="the workspace; inside of one it may be left out")]
 Onto = Annotated[str, Meta(min_length=1, max_length=1024, description="the ref it lands on")]
@@ -162,7 +153,7 @@ def _named(ctx: Context, name: str | None) -> Workspace:
 
 
 @contextmanager
-def _held(ctx: Context, name: str | None) -> Iterator[Workspace]:
+def held(ctx: Context, name: str | None) -> Iterator[Workspace]:
     """Holds a workspace; gives its row as it is under the hold."""
     ws = _named(ctx, name)
     with state.held(ctx.store, ws.name):
@@ -213,12 +204,13 @@ class WsStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 )
 def ws_status(ctx: Context, req: WsStatusRequest) -> WsStatus:
     """Looks at a workspace and writes nothing."""
-    with _held(ctx, req.name) as ws:
+    with held(ctx, req.name) as ws:
         now = capture.capture(ctx.store, ws, write=False)
         ctx.warnings += now.warnings
         rows = [WsChange(path_text(c.path), _kind(c), now.sizes.get(c.path)) for c in now.changes]
+        behind = _behind(ctx, [ws])[ws.name]
         return WsStatus(
-            ws.name, ws.path, ws.agent, ws.base, ctx.store.ref(ws.target), short_ref(ws.target), _behind(ctx, [ws])[ws.name],
+            ws.name, ws.path, ws.agent, ws.base, ctx.store.ref(ws.target), short_ref(ws.target), behind,
             rows[: req.limit], max(0, len(rows) - req.limit), move.marked(ws), [path_text(p) for p in now.held_back],
         )  # fmt: skip
 
@@ -232,142 +224,113 @@ def _kind(change: trees.Change) -> str:
     return "modified" if change.old[0] == change.new[0] or {change.old[0], change.new[0]} <= set(plain) else "type"
 
 
-class WsLandRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Takes a workspace and how to land it."""
+class WsInfoRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes a workspace."""
 
     name: Name | None = None
-    message: (
-        Annotated[str, Meta(description="what the change does; without it the agent's last commit says")] | None
-    ) = None
-    onto: Onto | None = None
-    check: Annotated[list[str], Meta(max_length=1000, description="a command that must pass on the merged tree")] = []
-    check_seconds: Annotated[float, Meta(gt=0, le=86_400, description="how long the check may take")] = 1800.0
-    jobs: Annotated[int, Meta(ge=0, le=256, description="checks at once; 0: as many as processors")] = 0
-    idempotency_key: Key | None = None
-    resolutions: report.Resolution | None = None
-    allow_revert: Annotated[bool, Meta(description="take back on purpose what others landed")] = False
-    allow_reland: Annotated[bool, Meta(description="land again what was undone")] = False
-    allow_mass_delete: Annotated[bool, Meta(description="remove more than half of the files on purpose")] = False
-    allow_secret: Annotated[
-        list[str], Meta(max_length=1000, description="a new file that only looks like a secret")
-    ] = []
 
 
-class WsLand(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is the land: `landed` on the head `rebased_onto`; `status` is landed, replayed or up_to_date."""
-
-    status: str
-    landed: str
-    rebased_onto: str
-    onto: str
-    merged_by: str | dict[str, str] = "trees"
-
-
-class WsLanded(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is the result of landing a workspace, which now stands on what was landed."""
-
-    land: WsLand
-    changeset: str | None
-    attempts: int
-    changed_paths: list[str]
-    more_paths: int = 0
-    checks: list[Checked] = []
-
-
-@operation(
-    "ws land",
-    request=WsLandRequest,
-    response=WsLanded,
-    summary="Land what a workspace holds, checked on the merged tree",
-    errors=(
-        ConflictError,
-        CheckFailedError,
-        LandMismatchError,
-        KeyReusedError,
-        InvalidError,
-        NotFoundError,
-        ShallowError,
-        WorkspaceGoneError,
-        WorkspaceDamagedError,
-        CasMismatchError,
-        BusyError,
-        CasRetryExhaustedError,
-    ),
-    writes=True,
-    core=True,
-    command=Command(
-        positional=("name?",),
-        files=("resolutions",),
-        rest="check",
-        flags={"message": "-m", "idempotency_key": "--key", "resolutions": "--resolve"},
-    ),
-)
-def ws_land(ctx: Context, req: WsLandRequest) -> WsLanded:
-    """Captures, lands, and brings the workspace to what was landed."""
-    with _held(ctx, req.name) as ws:
-        if req.onto is not None and (target := check_ref(req.onto)) != ws.target:
-            ws = state.save(ctx.store, msgspec.structs.replace(ws, target=target))
-        wish = landing.Wish(
-            agent=ctx.agent,
-            message=req.message,
-            key=check_key(req.idempotency_key),
-            check=req.check,
-            checks=ctx.checks,
-            check_seconds=req.check_seconds,
-            jobs=req.jobs,
-            answering=Answering(req.resolutions, ctx.read_file) if req.resolutions else None,
-            allow={path_bytes(path) for path in req.allow_secret},
-            allow_revert=req.allow_revert,
-            allow_reland=req.allow_reland,
-            allow_mass_delete=req.allow_mass_delete,
-        )
-        done = landing.land_workspace(ctx.store, ws, wish, ctx.progress)
-        ctx.warnings += done.warnings
-        one = done.landed
-        return WsLanded(
-            WsLand(one.status, one.landed, one.merged_onto, one.onto, one.merged_by),
-            done.changeset, one.attempts, one.changed_paths, one.more_paths, done.checks,
-        )  # fmt: skip
-
-
-class WsRebaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Takes a workspace and the ref whose head it is to stand on."""
-
-    name: Name | None = None
-    onto: Onto | None = None
-
-
-class WsRebased(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is where the workspace stands now, and what is in conflict in its files."""
+class WsInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is what the store knows of a workspace; `env` is what a process in it should have."""
 
     name: str
+    path: str
+    agent: str
+    state: str
     base: str
+    created_base: str
+    head: str | None
     onto: str
-    conflicts: list[str] = []
-    report: dict[str, Any] | None = None
+    created_at: int
+    env: dict[str, str]
+    beside: list[str] = []
+    lfs: list[str] = []
+    submodules: list[str] = []
+    snapshots: int = 0
 
 
 @operation(
-    "ws rebase",
-    request=WsRebaseRequest,
-    response=WsRebased,
-    summary="Bring what others landed into a workspace, under its edits",
-    errors=(ConflictError, NotFoundError, InvalidError, WorkspaceGoneError, WorkspaceDamagedError, BusyError),
-    writes=True,
+    "ws info",
+    request=WsInfoRequest,
+    response=WsInfo,
+    summary="Show what the store knows of a workspace, and the variables that belong to it",
+    errors=(NotFoundError, InvalidError),
     command=Command(positional=("name?",)),
 )
-def ws_rebase(ctx: Context, req: WsRebaseRequest) -> WsRebased:
-    """Rebases; where both sides changed the same lines the files show both, and exit code 10 says so."""
-    with _held(ctx, req.name) as ws:
-        target = check_ref(req.onto) if req.onto is not None else ws.target
-        if target != ws.target:
-            ws = state.save(ctx.store, msgspec.structs.replace(ws, target=target))
-        done = move.rebase(ctx.store, move.settle(ctx.store, ws), target, ctx.agent)
-        if done.report is not None:
-            ctx.exit = 10
-        after = done.workspace
-        built = msgspec.to_builtins(done.report) if done.report is not None else None
-        return WsRebased(after.name, after.base, short_ref(target), after.note.conflicts, built)
+def ws_info(ctx: Context, req: WsInfoRequest) -> WsInfo:
+    """Describes a workspace without looking at its files."""
+    store, ws = ctx.store, _named(ctx, req.name)
+    return WsInfo(
+        ws.name, ws.path, ws.agent, _state(ws), ws.base, ws.created_base, store.ref(ws.target), short_ref(ws.target),
+        ws.created_at, setup.variables(store, ws, setup.policy_of(store).workspace), ws.note.beside, ws.note.lfs,
+        ws.note.submodules, len(snapshot.listed(store, ws.name)),
+    )  # fmt: skip
+
+
+class WsDiffRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes a workspace and which path to compare."""
+
+    name: Name | None = None
+    path: Annotated[str, Meta(max_length=8192, description="only this file or folder")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000, description="files at most")] = 200
+    max_bytes: Annotated[int, Meta(ge=256, le=(1 << 20), description="bytes of text at most")] = PAGE_BYTES
+    after: Annotated[str, Meta(max_length=8192, description="`next` of the page before")] | None = None
+
+
+@operation(
+    "ws diff",
+    request=WsDiffRequest,
+    response=difftext.Diff,
+    summary="Show what a workspace changed against the commit it stands on",
+    errors=(NotFoundError, InvalidError, WorkspaceGoneError, WorkspaceDamagedError, BusyError),
+    command=Command(positional=("name?",)),
+)
+def ws_diff(ctx: Context, req: WsDiffRequest) -> difftext.Diff:
+    """Gives a page of a workspace's diff."""
+    with held(ctx, req.name) as ws:
+        store = ctx.store
+        store.objects.take_new()
+        now = capture.capture(store, ws)
+        ctx.warnings += now.warnings
+        who = identity.person(store.layout, ws.agent, ws.created_at)
+        shown = store.objects.write_commit(now.tree, [ws.base], who, who, b"What the workspace holds\n")
+        path = path_bytes(req.path) if req.path is not None else b""
+        try:
+            return difftext.diff(store, ws.base, shown, path=path, after=req.after, limit=req.limit,
+                                 max_bytes=req.max_bytes)  # fmt: skip
+        finally:
+            store.objects.take_new()
+
+
+class WsRadarRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes a workspace; without one all pairs are looked at."""
+
+    name: Name | None = None
+
+
+class WsRadar(msgspec.Struct, frozen=True):
+    """Is what open workspaces edit in common; `skipped` could not be looked at."""
+
+    echoes: list[radar.Echo]
+    skipped: list[str]
+
+
+@operation(
+    "ws radar",
+    request=WsRadarRequest,
+    response=WsRadar,
+    summary="Show which open workspaces edit the same places",
+    errors=(NotFoundError, InvalidError, BusyError),
+    command=Command(positional=("name?",)),
+)
+def ws_radar(ctx: Context, req: WsRadarRequest) -> WsRadar:
+    """Scans open workspaces; exit code 10 says that two of them are in conflict."""
+    if req.name is not None:
+        state.need(ctx.store, req.name)
+    echoes, skipped = radar.scan(ctx.store, req.name)
+    if any(echo.how == "conflict" for echo in echoes):
+        ctx.exit = 10
+    return WsRadar(echoes, skipped)
 
 
 class WsDeleteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -390,6 +353,9 @@ def ws_delete(ctx: Context, req: WsDeleteRequest) -> removal.Deleted:
     """Deletes a workspace and its folder."""
     ws = state.need(ctx.store, req.name)
     with state.held(ctx.store, ws.name):
-        done = removal.delete(ctx.store, state.need(ctx.store, ws.name), ctx.agent, force=req.force)
-    ctx.warnings += [f"gone with it: {what}" for what in done.lost]
+        ws = state.need(ctx.store, ws.name)
+        done = removal.delete(ctx.store, ws, ctx.agent, force=req.force, bin=ctx.trash)
+    trash.empty(ctx.trash, trash.TERM)
+    if done.trash is None:
+        ctx.warnings += [f"gone with it: {what}" for what in done.lost]
     return done

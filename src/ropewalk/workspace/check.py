@@ -22,7 +22,7 @@ from ropewalk.core.process import clean_env
 from ropewalk.store.changes import digest
 from ropewalk.store.store import Store
 from ropewalk.workspace import checkout, setup
-from ropewalk.workspace.removal import remove_tree
+from ropewalk.workspace.files import remove_tree
 from ropewalk.workspace.verdict import Command, Verdict
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 
 from ropewalk.core.durable import write_all
@@ -217,3 +218,17 @@ def _write(folder: int, name: bytes, data: bytes, mode: int) -> None:
         write_all(fd, data)
     finally:
         os.close(fd)
+
+
+def remove_tree(path: str) -> None:
+    """Removes a folder with all in it; links are removed, not followed, and missing write bits do not keep it."""
+    try:
+        shutil.rmtree(path)
+    except PermissionError:
+        # an agent may have taken the write bit off its folders
+        os.chmod(path, 0o700)
+        for _, folders, _, fd in os.fwalk(path, follow_symlinks=False):
+            for folder in folders:
+                if stat.S_ISDIR(os.stat(folder, dir_fd=fd, follow_symlinks=False).st_mode):
+                    os.chmod(folder, 0o700, dir_fd=fd)
+        shutil.rmtree(path)

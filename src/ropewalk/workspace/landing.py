@@ -97,6 +97,20 @@ def land_workspace(store: Store, ws: Workspace, wish: Wish, tell: Callable[[str]
     return Outcome(landed, change, checks, ws, now.warnings)
 
 
+def commit_workspace(store: Store, ws: Workspace, wish: Wish) -> tuple[str | None, list[str]]:
+    """Makes a changeset of what a workspace holds; gives it (None: nothing) and warnings. The caller holds it."""
+    ws = move.settle(store, ws)
+    if left := move.marked(ws):
+        raise move.unresolved(ws, left)
+    store.objects.take_new()
+    now = capture.capture(store, ws, allow=wish.allow)
+    if not now.changes:
+        return None, now.warnings
+    pending = _pending(store, ws, wish, now).note.pending
+    assert pending is not None
+    return pending.change, now.warnings
+
+
 def _short(ws: Workspace) -> str:
     return ws.target.removeprefix("refs/heads/")
 

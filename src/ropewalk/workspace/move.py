@@ -17,10 +17,10 @@ import msgspec
 from ropewalk.core.errors import ConflictError, NotFoundError, os_error
 from ropewalk.core.ids import path_bytes, path_text, short_ref
 from ropewalk.core.process import git_error
-from ropewalk.store import changes, lineage, merge, report, trees
+from ropewalk.store import lineage, merge, report, trees
 from ropewalk.store.store import Store
 from ropewalk.store.trees import Change
-from ropewalk.workspace import capture, foreign, state
+from ropewalk.workspace import capture, foreign, snapshot, state
 from ropewalk.workspace.capture import Captured
 from ropewalk.workspace.files import Files
 from ropewalk.workspace.state import Workspace
@@ -117,11 +117,9 @@ def rebase(store: Store, ws: Workspace, ref: str, agent: str) -> Rebased:
         bring(store, ws, now, merged.tree, target)
         objects.take_new()
         return Rebased(state.save(store, _standing(ws, target)), None, len(now.changes))
-    before = changes.write_changeset(
-        store, agent=agent, message=b"Snapshot of the workspace %s before a rebase\n" % ws.name.encode(), tree=now.tree,
-        parents=[ws.base], root=now.base_tree, advance=None, key=None, request=b"", kind="ws_snapshot",
-    )  # fmt: skip
-    built = report.build(store, merged, ref=ref, base=start, theirs=target, change=before.changeset)
+    kept = snapshot.take(store, ws, agent, "before a rebase", now)
+    before = (store.ref(kept) if kept is not None else None) or ws.base
+    built = report.build(store, merged, ref=ref, base=start, theirs=target, change=before)
     edit = trees.Edit(objects, merged.tree)
     labels = {b"<<<<<<< " + merged.ours_label.encode(): OURS, THEIRS + merged.theirs_label.encode(): THEIRS + name(ref)}
     for conflict in merged.conflicts:
@@ -139,6 +137,34 @@ def rebase(store: Store, ws: Workspace, ref: str, agent: str) -> Rebased:
     objects.take_new()
     paths = [path_text(c.path) for c in merged.conflicts]
     return Rebased(state.save(store, _standing(ws, target, paths, target)), built, len(now.changes))
+
+
+def discard(store: Store, ws: Workspace, agent: str, paths: Sequence[bytes]) -> tuple[list[bytes], str | None]:
+    """Brings paths (none: all that changed) back to the base; gives them, and the snapshot that was taken before.
+
+    `E_NOT_FOUND` for a path under which nothing changed.
+    """
+    ws = settle(store, ws)
+    store.objects.take_new()
+    now = capture.capture(store, ws)
+    for path in paths:
+        if not any(_covers(path, change.path) for change in now.changes):
+            raise NotFoundError(f"nothing changed at {path_text(path)!r}", path=path_text(path))
+    todo = [c for c in now.changes if not paths or any(_covers(path, c.path) for path in paths)]
+    kept = snapshot.take(store, ws, agent, "before a discard", now)
+    edit = trees.Edit(store.objects, now.tree)
+    for change in todo:
+        edit.set(change.path, change.old)
+    tree = edit.write() if todo else now.tree
+    bring(store, ws, now, tree, ws.base)
+    store.objects.take_new()
+    note = msgspec.structs.replace(ws.note, pending=None, conflicts=[], theirs=None)
+    state.save(store, msgspec.structs.replace(ws, note=note) if tree == now.base_tree else ws)
+    return [change.path for change in todo], kept
+
+
+def _covers(above: bytes, path: bytes) -> bool:
+    return path == above or path.startswith(above + b"/")
 
 
 def name(ref: str) -> bytes:

@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 
 import msgspec
 
 from ropewalk.core.errors import UnlandedWorkError, WorkspaceDamagedError, WorkspaceGoneError, os_error
 from ropewalk.core.ids import path_text
-from ropewalk.store import changes, refs
-from ropewalk.store.oplog import Move
 from ropewalk.store.store import Store
-from ropewalk.workspace import capture, foreign, move, state
+from ropewalk.workspace import capture, foreign, move, snapshot, state, trash
 from ropewalk.workspace.capture import Captured
-from ropewalk.workspace.files import Files
+from ropewalk.workspace.files import Files, remove_tree
 from ropewalk.workspace.state import Workspace
 
 
 class Deleted(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is what became of a deleted workspace: the archive of what it held, if it held anything."""
+    """Is what became of a deleted workspace: the archive of what it held, if anything, and its name in the trash."""
 
     name: str
     archived: str | None = None
     ref: str | None = None
     lost: list[str] = []
+    trash: str | None = None
 
 
-def delete(store: Store, ws: Workspace, agent: str, *, force: bool) -> Deleted:
+def delete(store: Store, ws: Workspace, agent: str, *, force: bool, bin: str | None = None) -> Deleted:
     """Deletes a workspace; the caller holds it. `E_UNLANDED` with the list of its work unless forced.
 
-    What it held is archived as a changeset under `refs/archive/ws/NAME/N` first. Files that were held back,
-    and commits and stashes that only its own repository has, are named in `lost`.
+    What it held is archived as a changeset under `refs/archive/ws/NAME/N` first, and its folder goes to the trash
+    folder `bin`, if there is one. Files that were held back, and commits and stashes that only its own repository
+    has, are named in `lost`: they are in the trash alone.
     """
     archived: tuple[str, str] | None = None
     lost: list[str] = []
@@ -46,10 +45,14 @@ def delete(store: Store, ws: Workspace, agent: str, *, force: bool) -> Deleted:
             if not force and (now.changes or lost or busy):
                 raise _refusal(ws, now, lost, busy)
             if now.changes:
-                archived = _archive(store, ws, agent, now)
+                archived = snapshot.keep(
+                    store, ws, agent, now, f"{snapshot.ARCHIVES}{ws.name}/", f"Archive of the workspace {ws.name}\n",
+                    "ws_archive",
+                )  # fmt: skip
         except (WorkspaceGoneError, WorkspaceDamagedError):
             pass  # nothing is left that could be lost
         ws = state.save(store, msgspec.structs.replace(ws, state="removing"))
+    trashed = trash.put(store, ws, bin) if bin is not None else None
     _remove(ws.path)
     shutil.rmtree(state.git_dir(store, ws.name), ignore_errors=True)
     try:
@@ -58,7 +61,7 @@ def delete(store: Store, ws: Workspace, agent: str, *, force: bool) -> Deleted:
         pass
     state.forget(store, ws.name, agent)
     changeset, ref = archived or (None, None)
-    return Deleted(ws.name, changeset, ref, lost)
+    return Deleted(ws.name, changeset, ref, lost, trashed)
 
 
 def _refusal(ws: Workspace, now: Captured, lost: list[str], busy: list[int]) -> UnlandedWorkError:
@@ -91,18 +94,6 @@ def _elsewhere(store: Store, ws: Workspace, now: Captured) -> list[str]:
             continue
         found.append("stash" if ref == b"refs/stash" else f"branch {path_text(ref[11:])}")
     return found
-
-
-def _archive(store: Store, ws: Workspace, agent: str, now: Captured) -> tuple[str, str]:
-    made = changes.write_changeset(
-        store, agent=agent, message=f"Archive of the workspace {ws.name}\n".encode(), tree=now.tree, parents=[ws.base],
-        root=now.base_tree, advance=None, key=None, request=b"", kind="ws_archive",
-    )  # fmt: skip
-    prefix = f"refs/archive/ws/{ws.name}/"
-    taken = [int(name[len(prefix) :]) for name, _ in store.refs(prefix) if name[len(prefix) :].isdigit()]
-    ref = f"{prefix}{max(taken, default=0) + 1}"
-    refs.move(store, agent, [Move(ref, None, made.changeset)], "ws_archive")
-    return made.changeset, ref
 
 
 def _busy(path: str) -> list[int]:
@@ -139,17 +130,3 @@ def _remove(path: str) -> None:
             remove_tree(os.path.join(above, leftover))
     except OSError as error:
         raise os_error(error, "removal of the workspace") from None
-
-
-def remove_tree(path: str) -> None:
-    """Removes a folder with all in it; links are removed, not followed, and missing write bits do not keep it."""
-    try:
-        shutil.rmtree(path)
-    except PermissionError:
-        # an agent may have taken the write bit off its folders
-        os.chmod(path, 0o700)
-        for _, folders, _, fd in os.fwalk(path, follow_symlinks=False):
-            for folder in folders:
-                if stat.S_ISDIR(os.stat(folder, dir_fd=fd, follow_symlinks=False).st_mode):
-                    os.chmod(folder, 0o700, dir_fd=fd)
-        shutil.rmtree(path)

@@ -35,8 +35,8 @@ class Pending(msgspec.Struct, frozen=True):
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is what else is kept of a workspace.
 
-    The revision asked for, a land in progress, paths in conflict, what its setup put beside the tree, and its
-    ports.
+    The revision asked for, a land in progress, paths in conflict, what its setup put beside the tree, its ports,
+    which files are pointers of LFS, and which folders are submodules.
     """
 
     asked: str | None = None
@@ -47,6 +47,8 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     beside: list[str] = []
     port: int | None = None
     ports: int = 0
+    lfs: list[str] = []
+    submodules: list[str] = []
 
 
 class Workspace(msgspec.Struct, frozen=True):
