@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
+import random
 import subprocess
 import uuid
 from pathlib import Path
@@ -11,76 +12,69 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from .tracing import Point, command, draw, environment, points, strike
+from .kit import AGENT, OTHER, Ids, git, lines_of, place, prepare, sound, trailers
+from .tracing import Point, Subject, command, environment, numbered_git, strike, traced
 
-AGENT = ("--as", "killed/one")
+SEEDS = 50 if os.environ.get("RWTEST_FULL") == "1" else 8
+
+pytestmark = pytest.mark.crash
 
 
 class Template(NamedTuple):
     """Is a store with two changes that wait to land, and the points at which a land can be killed."""
 
-    root: Path
-    changes: list[str]
+    folder: Path
+    ids: Ids
     points: list[Point]
+    gits: Path
 
 
-def rw(store: Path, *words: str, ok: bool = True) -> dict[str, Any]:
-    done = subprocess.run(command("--store", str(store), *words), env=environment(), capture_output=True, timeout=120)
-    envelope: dict[str, Any] = json.loads(done.stdout)
-    assert envelope["ok"] is ok, (envelope, done.stderr)
-    return envelope
+def land(folder: Path, change: str, agent: str, *more: str) -> list[str]:
+    """Gives the words that land a change on main."""
+    return ["land", change, "--onto", "main", "--store", str(folder / "store"), "--as", agent, *more]
 
 
-def change(store: Path, folder: Path, name: str, text: str, parent: str | None = None) -> str:
-    listing = folder / "changes.json"
-    listing.write_text(json.dumps([{"path": name, "op": "put", "content": {"inline": text}}]))
-    words = ["commit", "-m", f"write {name}", "--changes", str(listing), *AGENT]
-    words += ["--parent", parent] if parent else ["--advance", "main"]
-    return str(rw(store, *words)["result"]["changeset"])
+def rw(folder: Path, words: list[str]) -> dict[str, Any]:
+    """Runs a command as a process of its own and gives its result."""
+    done = subprocess.run(command(*words), cwd=folder, env=environment(folder / "home"), capture_output=True,
+                          timeout=120)  # fmt: skip
+    envelope = lines_of(done.stdout)[-1]
+    assert envelope["ok"], (envelope, done.stderr)
+    result: dict[str, Any] = envelope["result"]
+    return result
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
-    folder = tmp_path_factory.mktemp("template")
-    root = folder / "store"
-    rw(root, "init", str(folder / "work"))
-    base = change(root, folder, "docs/readme.txt", "hello\n")
-    changes = [change(root, folder, f"src/{n}.py", f"n = {n}\n", base) for n in range(2)]
+    base = tmp_path_factory.mktemp("template")
+    folder = base / "made"
+    folder.mkdir()
+    prepare(folder)
+    ids: Ids = json.loads((folder / "ids.json").read_text())
+    gits = numbered_git(base / "gits")
+    copy = place(folder, base / "traced")
     # another change is on main already, so that the land is a real merge
-    rw(root, "land", change(root, folder, "src/first.py", "first\n", base), *AGENT)
-    traced = folder / "traced"
-    shutil.copytree(root, traced)
-    argv = command("--store", str(traced), "land", changes[0], "--onto", "main", *AGENT)
-    found = points(argv, folder, environment(), str(traced))
+    found = [s.point for s in traced(Subject(land(copy, ids["x"], AGENT), copy, environment(copy / "home"), gits))]
     assert len(found) > 20, found
-    return Template(root, changes, found)
+    return Template(folder, ids, found, gits)
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_killed_land_is_there_once_after_a_rerun(template: Template, tmp_path: Path, seed: int) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(template.root, store)
-    key = str(uuid.UUID(int=seed))
-    first, second = template.changes
-    land = ("land", first, "--onto", "main", "--key", key, *AGENT)
-    point = draw(template.points, seed)
-    struck = strike(command("--store", str(store), *land), tmp_path, environment(), point, "signal=KILL")
-    assert struck.killed, f"the land was not killed at {point}"
+    folder, ids = place(template.folder, tmp_path / "t"), template.ids
+    key = ("--key", str(uuid.UUID(int=seed)))
+    point = random.Random(seed).choice(template.points)
+    words = land(folder, ids["x"], AGENT, *key)
+    struck = strike(Subject(words, folder, environment(folder / "home"), template.gits), point, "signal=KILL")
+    assert struck.met and struck.killed, f"the land was not killed at {point}"
 
     # the next command of anybody works at once, with no manual step
-    assert rw(store, "land", second, "--onto", "main", *AGENT)["result"]["status"] == "landed"
-    again = rw(store, *land)["result"]
-    assert again["status"] in ("landed", "replayed")
+    assert rw(folder, land(folder, ids["z"], OTHER))["status"] == "landed"
+    assert rw(folder, words)["status"] in ("landed", "replayed")
 
-    verified = rw(store, "verify", "--deep")
-    assert verified["result"]["findings"] == []
-    git = ["git", f"--git-dir={store}/repo.git"]
-    trailers = subprocess.run(
-        [*git, "log", "--format=%(trailers:key=Ropewalk-Changeset,valueonly)", "main"], capture_output=True, text=True
-    ).stdout.split()
-    assert sorted(trailers).count(first) == 1 and trailers.count(second) == 1
-    files = subprocess.run(
-        [*git, "ls-tree", "-r", "--name-only", "main"], capture_output=True, text=True
-    ).stdout.split()
-    assert files == ["docs/readme.txt", "src/0.py", "src/1.py", "src/first.py"]
-    assert not list(store.glob("spool/*.req"))
+    sound(folder)
+    found = trailers(folder)
+    assert found.count(ids["x"]) == 1 and found.count(ids["z"]) == 1
+    files = git(folder, "--git-dir=store/repo.git", "ls-tree", "-r", "--name-only", "main").split()
+    assert files == ["a.txt", "d/b.txt", "d/first.txt", "d/long.txt", "d/x.txt", "d/y.txt", "d/z.txt"]
+    assert not list((folder / "store" / "spool").glob("*.req"))
