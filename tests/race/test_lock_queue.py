@@ -8,7 +8,7 @@ import pytest
 
 from ropewalk.core.errors import BusyError
 from ropewalk.store.lock import WriterLock
-from storekit import Kit
+from storekit import Kit, put
 
 
 def places(path: str) -> list[int]:
@@ -38,3 +38,19 @@ def test_who_tries_again_takes_the_place_it_left(kit: Kit) -> None:
     held.release()
     ours.acquire()
     ours.release()
+
+
+def test_a_land_that_is_done_is_answered_again_without_the_lock(kit: Kit) -> None:
+    kit.first(put("a", "1\n"))
+    change = kit.commit(put("a", "2\n")).changeset
+    key = "00000000-0000-0000-0000-000000000001"
+    landed = kit.land(change, key=key).landed
+    held = WriterLock(kit.store.layout.lock)
+    held.acquire()
+    again = kit.again(lock_wait=0.02)
+    found = again.land(change, key=key)
+    assert (found.status, found.landed) == ("replayed", landed)
+    with pytest.raises(BusyError):
+        again.land(change)
+    held.release()
+    again.close()

@@ -192,13 +192,15 @@ class Chores:
         code, said = self.git("--git-dir", self.repo, "fsck", "--full", "--strict", "--no-dangling", ok=False)
         if code:
             # In any repository that is written to, git's check may meet what came or went after it began: it lists
-            # packs once, and reads refs after the objects. What is "missing" must be there for a git that starts now.
+            # packs and loose files once, and reads refs after them. A git that starts now must find what it names.
             for line in said.splitlines():
-                missing = re.fullmatch(r"missing (?:commit|tree|blob) ([0-9a-f]{40})", line)
-                gone = re.search(r"packfile (\S+\.pack)\b", line)
-                if missing:
-                    self.git("--git-dir", self.repo, "cat-file", "-e", missing[1])
-                elif gone is None or os.path.exists(gone[1]):
+                pack = re.search(r"packfile (\S+\.pack)\b", line)
+                loose = re.search(r"/objects/([0-9a-f]{2})/([0-9a-f]{38})\b", line)
+                named = re.findall(r"\b[0-9a-f]{40}\b", line.replace(pack[1], "") if pack else line)
+                named += [loose[1] + loose[2]] if loose else []
+                for oid in named:
+                    self.git("--git-dir", self.repo, "cat-file", "-e", oid)
+                if not named and (pack is None or os.path.exists(pack[1])):
                     raise AssertionError(f"git fsck ended with {code}: {said[-2000:]}")
             self.counts["fsck that met what came or went"] += 1
         self.counts["fsck"] += 1

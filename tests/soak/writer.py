@@ -169,9 +169,18 @@ class Writer:
             raise Abandoned
         made: str = found["result"]["changeset"]
         if self.random.random() < 0.05:
-            again = self.face.ask("commit", request)
+            again = self._again("commit", request)
             assert again["ok"] and again["result"]["changeset"] == made and again["result"]["replayed"], again
         return made
+
+    def _again(self, operation: str, request: Request) -> Envelope:
+        """Sends a request once more under its key; that it is answered already does not mean that it must not wait."""
+        while True:
+            began = time.perf_counter()
+            found = self.face.ask(operation, request)
+            if found["ok"] or found["error"]["code"] != "E_BUSY":
+                return found
+            self.note(t="busy", ms=_ms(began), message=found["error"]["message"])
 
     def land(self, kind: str, change: str, onto: str = "main", counter: int | None = None) -> str:
         """Lands a change under a key of its own, sometimes twice, and gives what landed."""
@@ -179,7 +188,7 @@ class Writer:
                             "idempotency_key": str(uuid.UUID(int=self.random.getrandbits(128)))}  # fmt: skip
         found = self._settle(kind, request, self.write(kind, "land", request, counter=counter), counter)
         if self.random.random() < 0.05:
-            again = self.face.ask("land", request)
+            again = self._again("land", request)
             assert again["ok"] and again["result"]["landed"] == found, (found, again)
             assert again["result"]["status"] == "replayed", again
         return found

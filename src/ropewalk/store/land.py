@@ -122,6 +122,7 @@ def land(
     attempts = 0
     _take_in(store, req)
     try:
+        _check_replay(store, req)  # what is done already need not wait for the lock
         if answering is not None:
             prepared, attempts = _outside(store, req, answering), 1
         while True:
