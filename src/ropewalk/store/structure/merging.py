@@ -111,14 +111,14 @@ def _bare(text: bytes) -> Iterator[bytes]:
 class _Place(NamedTuple):
     """Is one unit of the merged order; `by` says which sides touched it, `unit` is None when it was removed.
 
-    `commented` says that a side changed the comment above a unit that was there.
+    `commented` are the sides that changed the comment above a unit that was there.
     """
 
     unit: Unit | None
     model: Unit
     by: frozenset[str]
     added: bool
-    commented: bool
+    commented: frozenset[str]
 
 
 def _containers(base: Container, ours: Container, theirs: Container, what: str) -> Container:
@@ -134,10 +134,8 @@ def _containers(base: Container, ours: Container, theirs: Container, what: str) 
     places = _in_order(*sides, merged={
         key: _unit(key[0], *(side.get(key) for side in sides)) for key in _all_keys(sides)
     })  # fmt: skip
-    _check_order(places, what)
     said = {name for name, side in (("ours", ours), ("theirs", theirs)) if side.tail.strip() != base.tail.strip()}
-    if said and places and places[-1].by - said and (places[-1].added or places[-1].unit is None):
-        raise Declined(f"one side changed the comment at the end of {what}, the other what stands before it")
+    _check_order(places, frozenset(said), what)
     units = [place.unit for place in places if place.unit is not None]
     separator = ours.separator or theirs.separator
     units = list(_spaced(units, (base, ours, theirs)))
@@ -314,32 +312,51 @@ def _place(key: _Key, base: Unit | None, ours: Unit | None, theirs: Unit | None,
         name for name, side in (("ours", ours), ("theirs", theirs))
         if (side is None) != (base is None) or (side is not None and base is not None and side.core != base.core)
     }  # fmt: skip
-    commented = base is not None and any(side is not None and side.lead != base.lead for side in (ours, theirs))
-    return _Place(unit, model, frozenset(by), base is None, commented)
+    commented = {
+        name for name, side in (("ours", ours), ("theirs", theirs))
+        if base is not None and side is not None and side.lead != base.lead
+    }  # fmt: skip
+    return _Place(unit, model, frozenset(by), base is None, frozenset(commented))
 
 
-def _check_order(places: Sequence[_Place], what: str) -> None:
-    """Refuses neighbours of which the sides touched one each, where their order or their kinship could count."""
+def _check_order(places: Sequence[_Place], said: frozenset[str], what: str) -> None:
+    """Refuses places that the sides touched beside each other, where their order or their kinship could count.
+
+    `said` are the sides that changed the comment after the last unit.
+    """
     names: dict[str, frozenset[str]] = {}
     for place in places:
-        if place.added:
-            for name in place.model.names:
-                if name in names and names[name] != place.by:
-                    raise Declined(f"both sides add {name!r}")
-                names[name] = place.by
+        for name in place.model.names if place.added else ():
+            if names.setdefault(name, place.by) != place.by:
+                raise Declined(f"both sides add {name!r}")
     for one, two in pairwise(places):
-        if len(one.by | two.by) < 2:
+        if len(one.by | two.by) == 2 and not one.model.free and not two.model.free:
+            raise Declined(f"both sides changed statements beside each other: {_shown(two.model.key)} in {what}")
+    group: list[_Place] = []
+    for place in places:
+        if place.added or place.unit is None:
+            group.append(place)
             continue
-        if any(p.unit is None and len(p.by) == 2 for p in (one, two)) and (one.added or two.added):
-            raise Declined(f"both sides replace {_shown((one if one.unit is None else two).model.key)} in {what}")
-        if two.commented and (one.added or one.unit is None):
-            raise Declined(
-                f"one side changed the comment above {_shown(two.model.key)}, the other what stands before it"
-            )
-        fixed = [p for p in (one, two) if not p.model.free]
-        structural = [p.added or p.unit is None for p in (one, two)]
-        if len(fixed) == 2 or (fixed and all(structural)):
-            raise Declined(f"both sides changed statements beside each other: {_shown(fixed[0].model.key)} in {what}")
+        _check_group(group, place.commented, _shown(place.model.key), what)
+        group = []
+    _check_group(group, said, f"the end of {what}", what)
+
+
+def _check_group(group: Sequence[_Place], commented: frozenset[str], below: str, what: str) -> None:
+    """Refuses what was added and removed at one place, if it is more than additions of any order.
+
+    `commented` are the sides that changed the comment above what stands below the place.
+    """
+    gone = [place for place in group if place.unit is None and len(place.by) == 2]
+    if gone and any(place.added for place in group):
+        raise Declined(f"both sides replace {_shown(gone[0].model.key)} in {what}")
+    own = [place for place in group if len(place.by) == 1]
+    sides = frozenset[str]().union(*(place.by for place in own))
+    fixed = [place for place in own if not place.model.free]
+    if len(sides) == 2 and fixed:
+        raise Declined(f"both sides changed statements beside each other: {_shown(fixed[0].model.key)} in {what}")
+    if commented and sides - commented:
+        raise Declined(f"one side changed the comment above {below}, the other what stands before it")
 
 
 def _spaced(units: Sequence[Unit], containers: tuple[Container, Container, Container]) -> Iterator[Unit]:
