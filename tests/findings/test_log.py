@@ -93,12 +93,19 @@ def test_A21_a_failed_sync_refuses_all_later_writes_until_repair(kit: Kit) -> No
     assert kit.commit(put("f", "again\n")).changeset
 
 
+def synced(kit: Kit) -> os.stat_result:
+    """Syncs whatever the store has, and gives the file that was synced."""
+    Path(kit.root, "flushed").unlink(missing_ok=True)
+    kit.store.flush()
+    return os.fstat(kit.store._wal)
+
+
 def test_A23_a_log_that_another_tool_put_away_is_noticed(kit: Kit) -> None:
     """After a foreign checkpoint and close the next sync goes to the new file, not to the unlinked one."""
     kit.first(put("f", "0\n"))
     kit.change(put("f", "1\n"))
-    old = kit.store._wal_handle()[0]
-    inode = os.fstat(old).st_ino
+    path = Path(kit.root, "store.db-wal")
+    assert synced(kit).st_ino == path.stat().st_ino
     kit.close()
     code = (
         "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('select 1 from refs').fetchall(); c.close()"
@@ -107,22 +114,37 @@ def test_A23_a_log_that_another_tool_put_away_is_noticed(kit: Kit) -> None:
     kit.store = Store(kit.root)
     assert kit.text("f") == "1\n"
     kit.change(put("f", "2\n"))
-    now = os.stat(os.path.join(kit.root, "store.db-wal"))
-    assert os.fstat(kit.store._wal_handle()[0]).st_ino == now.st_ino
-    assert inode > 0 and oplog.check_chain(kit.store.db) is None
+    assert synced(kit).st_ino == path.stat().st_ino
+    assert oplog.check_chain(kit.store.db) is None
 
 
 def test_A23_a_held_handle_follows_a_log_that_was_replaced(kit: Kit) -> None:
     kit.first(put("f", "0\n"))
     path = Path(kit.root, "store.db-wal")
-    first, _ = kit.store._wal_handle()
-    assert os.fstat(first).st_ino == path.stat().st_ino
+    before = synced(kit)
+    assert before.st_ino == path.stat().st_ino
     data = path.read_bytes()
     path.rename(path.with_name("aside"))
     path.write_bytes(data)
-    second, fresh = kit.store._wal_handle()
-    assert os.fstat(second).st_ino == path.stat().st_ino
-    assert fresh or os.fstat(second).st_nlink == 1
+    after = synced(kit)
+    assert after.st_ino == path.stat().st_ino != before.st_ino and after.st_nlink == 1
+
+
+@pytest.mark.parametrize("who", ["writer", "reader"])
+def test_A23_the_log_stays_when_the_last_of_us_goes(kit: Kit, who: str) -> None:
+    """Every connection keeps it, those that only read too, so that nobody's descriptor is left without a name."""
+    kit.first(put("f", "0\n"))
+    path = Path(kit.root, "store.db-wal")
+    inode = path.stat().st_ino
+    kit.close()
+    kit.store = Store(kit.root)
+    if who == "writer":
+        kit.commit(put("f", "1\n"))
+    else:
+        kit.main()
+    kit.close()
+    assert path.stat().st_ino == inode and path.stat().st_size > 0
+    kit.store = Store(kit.root)
 
 
 def test_a_key_that_two_processes_send_at_once_is_answered_once(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:

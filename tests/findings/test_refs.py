@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from ropewalk.core.errors import CasMismatchError, InvalidError
+from ropewalk.remote import importing
 from ropewalk.store import adoption, land, maintain, oplog, projection, refs, repair, verify
 from ropewalk.store.store import Store
-from storekit import MAIN, STOCK, Kit, lines, put, stock
+from ropewalk.workspace import checkout
+from storekit import MAIN, STOCK, Kit, lines, put, rw, stock
 
 
 @pytest.mark.parametrize("torn", [b"", b"\0" * 41, b"0123456789abcdef", b"ref: refs/heads/gone\n"])
@@ -145,8 +147,8 @@ def test_A30_what_was_moved_forward_is_adopted_and_a_land_merges_onto_it(kit: Ki
     assert kit.main() == base
 
 
-@pytest.mark.parametrize("how", ["commit", "move", "undo", "repair", "preview", "several"])
-def test_A30_every_write_to_a_ref_adopts_first(kit: Kit, how: str) -> None:
+@pytest.mark.parametrize("how", ["commit", "move", "undo", "repair", "preview", "several", "import"])
+def test_A30_every_write_to_a_ref_adopts_first(kit: Kit, tmp_path: Path, how: str) -> None:
     base = kit.first(put("f", lines()))
     change = kit.commit(put("g", "g\n")).changeset
     refs.move(kit.store, "a/b", [oplog.Move("refs/heads/x", None, base)], "ref_set")
@@ -164,9 +166,15 @@ def test_A30_every_write_to_a_ref_adopts_first(kit: Kit, how: str) -> None:
     elif how == "undo":
         with pytest.raises(CasMismatchError):
             refs.undo(kit.store, "a/b", made)
+    elif how == "import":
+        stock("clone", "-q", kit.repo, str(tmp_path / "clone"))
+        tip = by_hand(kit, foreign, path="later")
+        stock("--git-dir", str(tmp_path / "clone/.git"), "fetch", "-q", kit.repo, f"{tip}:refs/heads/next")
+        done = importing.import_branch(kit.store, str(tmp_path / "clone"), "next", into=MAIN, actor="a/b")
+        assert (done.old_head, kit.main()) == (foreign, tip)
     elif how == "repair":
-        done = repair.repair(kit.store, progress=lambda _: None)
-        assert any("adopted" in line for line in done.done) and done.left == []
+        mended = repair.repair(kit.store, progress=lambda _: None)
+        assert any("adopted" in line for line in mended.done) and mended.left == []
     elif how == "preview":
         ready = land.preview(kit.store, land.request(agent="a/b", change=change, ref=MAIN))
         assert ready.target == foreign  # type: ignore[union-attr]
@@ -303,9 +311,9 @@ def test_A30_two_that_adopt_at_once_record_it_once(kit: Kit) -> None:
         one.close()
 
 
-@pytest.mark.parametrize("how", ["land", "parent", "ref"])
+@pytest.mark.parametrize("how", ["land", "parent", "ref", "workspace"])
 def test_A3_a_commit_that_only_another_tool_wrote_is_made_durable_before_anything_stands_on_it(
-    kit: Kit, how: str
+    kit: Kit, tmp_path: Path, how: str
 ) -> None:
     """That its objects can be read is no evidence that they were synced."""
     base = kit.first(put("f", lines()))
@@ -316,6 +324,10 @@ def test_A3_a_commit_that_only_another_tool_wrote_is_made_durable_before_anythin
         kit.land(foreign)
     elif how == "parent":
         kit.commit(put("g", "g\n"), parent=foreign)
+    elif how == "workspace":
+        ws, _ = checkout.create(kit.store, checkout.Asked("one", "a/b", foreign, MAIN, str(tmp_path / "one")))
+        Path(ws.path, "g").write_text("g\n")
+        assert rw(kit.root, "ws", "land", "one", "-m", "one")[0] == 0
     else:
         refs.move(kit.store, "a/b", [oplog.Move("refs/heads/x", None, foreign)], "ref_set")
     assert len(names) == 3

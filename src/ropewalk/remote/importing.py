@@ -29,7 +29,7 @@ from ropewalk.core.ids import HEX40, check_ref, short_ref
 from ropewalk.core.process import git
 from ropewalk.remote import transport
 from ropewalk.remote.transport import Place
-from ropewalk.store import maintain
+from ropewalk.store import adoption, maintain
 from ropewalk.store.loose import FSYNC_SIZE, Damaged, LooseStore, NewObject, inflate, sync_folder
 from ropewalk.store.oplog import Move
 from ropewalk.store.revisions import peel
@@ -112,6 +112,7 @@ def import_branch(
     target = check_ref(into if into is not None else name)
     if not target.startswith(_TAGS):
         head = peeled
+    adoption.adopt(store, target)
     if store.ref(target) == head:
         store.flush()
         return Imported(0, _count(store, {}, head), peel(store, head, name), head, short_ref(target), False, head)

@@ -33,12 +33,11 @@ def adopt(store: Store, *names: str) -> None:
     """
     for name in names:
         for _ in range(_ATTEMPTS if name.startswith(_BRANCHES) else 0):
-            shown = projection.read_shown(store) if projection.read_ref(store.layout.repo, name) is None else None
             found, present = projection.read_ref(store.layout.repo, name), store.ref(name)
             if present is None or found == present or (found is not None and store.gave_ref(name, found)):
                 break
             if found is None:
-                _tell_lost(store, shown, name)
+                _tell_lost(store, name)
                 break
             try:
                 if not goes_on(store, present, found):
@@ -56,9 +55,12 @@ def adopt(store: Store, *names: str) -> None:
             break
 
 
-def _tell_lost(store: Store, shown: projection.Shown | None, name: str) -> None:
+def _tell_lost(store: Store, name: str) -> None:
+    """Warns of a ref that is not in `repo.git`, unless it is only not shown yet."""
+    shown = projection.read_shown(store)  # before the ref, which is written before it is noted as shown
     row = store.db.row("SELECT op FROM refs WHERE name = ?", (name,))
-    if shown is not None and row is not None and row[0] <= shown.op and name not in shown.waiting:
+    seen = row is not None and row[0] <= shown.op and name not in shown.waiting
+    if seen and projection.read_ref(store.layout.repo, name) is None:
         store.warnings.append(f"{short_ref(name)} was removed from repo.git without ropewalk; it is shown there again")
 
 

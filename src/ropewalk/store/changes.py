@@ -225,8 +225,6 @@ def commit(
     if ref is not None:
         adoption.adopt(store, ref)
     base = _parent(store, parent, ref)
-    if base is not None:
-        adoption.secure(store, base)
     root = store.objects.commit(base).tree if base else EMPTY_TREE
     store.objects.take_new()
     tree = apply(store, root, changes, read_file)
@@ -252,6 +250,7 @@ def write_changeset(
 ) -> Committed:
     """Writes the commit object of a tree whose objects wait in `store.objects.new`, and records it durably."""
     objects = store.objects
+    adoption.secure(store, *parents)
     changed = trees.diff(objects, root, tree)
     blobs = sum(o.kind == "blob" for o in objects.new.values())
     from ropewalk.core import clock
