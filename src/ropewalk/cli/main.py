@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.core.errors import InternalError, RopewalkError, UsageError
+from ropewalk.core.errors import RopewalkError, UsageError, fault
 
 if TYPE_CHECKING:
     from ropewalk.operations.context import Context
@@ -34,7 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         # whatever an operation meets is in its envelope; what comes here is the output itself
         _drop_output()
-        print(f"error: E_IO the answer could not be written: {error.strerror or error}", file=sys.stderr)
+        try:
+            print(f"error: E_IO the answer could not be written: {error.strerror or error}", file=sys.stderr)
+        except OSError:
+            pass  # standard error is gone too, and the exit code alone is left to tell
         return 7
 
 
@@ -71,7 +74,7 @@ def _main(words: list[str]) -> int:
     except OSError:
         raise
     except Exception as error:
-        return _fail(name, InternalError(f"{type(error).__name__}: {error}"), output)
+        return _fail(name, fault(error), output)
     try:
         if options.stream:
             from ropewalk.cli import special

@@ -272,6 +272,16 @@ def error_class(code: str) -> type[RopewalkError]:
     return next((c for c in all_errors() if c.code == code), InternalError)
 
 
+def fault(error: Exception, **details: Any) -> RopewalkError:
+    """Gives the error for what nobody foresaw: a lack of memory, by whatever name Python met it, or a fault of ours."""
+    unmapped = isinstance(error, ImportError) and any(w in str(error) for w in ("failed to map", "annot allocate"))
+    if isinstance(error, MemoryError) or unmapped:
+        return InvalidError(
+            "the request needs more memory than there is", hint="give the process more memory, or send less at once"
+        )
+    return InternalError(f"{type(error).__name__}: {error}", **details)
+
+
 def os_error(error: OSError, operation: str) -> RopewalkError:
     """Turns an error of the operating system into `E_NO_SPACE` or `E_IO`, without host paths."""
     import errno

@@ -8,17 +8,33 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import select
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ropewalk.core.errors import InternalError, UnsupportedError, os_error
+from ropewalk.core.errors import (
+    BusyError,
+    InternalError,
+    RopewalkError,
+    StoreCorruptError,
+    StoreIOError,
+    UnsupportedError,
+    os_error,
+)
 
 if TYPE_CHECKING:
     import subprocess
 
 _ANSWER_SECONDS = 120.0
+_DAMAGE = re.compile(
+    "bad object|corrupt|does not match|too small|non-monotonic|unterminated line|unexpected line|bad (boolean )?config|"
+    "bad numeric config|not a git repository|unable to (read|unpack|parse)|ould not (read|parse)|inflate: |"
+    "[cC]an't access packfile|cannot be accessed|missing (blob|tree|commit|object)|hash mismatch"
+)
+"""Is how git speaks of what is damaged or missing in a repository."""
+_FOLDER = re.compile(r"/\S*?\.git/")
 _GIT_PINNED = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": "/dev/null",
@@ -40,7 +56,20 @@ _GIT_CONFIG = {
     "credential.helper": "",
     "gc.auto": "0",
     "maintenance.auto": "false",
+    "core.fsync": "reference,pack,pack-metadata,commit-graph",
 }
+"""What is pinned for our git. It syncs the bytes of what it puts in place; names are synced by us (core/durable.py)."""
+_REFUSALS = {
+    "No space left on device": errno.ENOSPC,
+    "Disk quota exceeded": errno.EDQUOT,
+    "Too many open files": errno.EMFILE,
+    "Cannot allocate memory": errno.ENOMEM,
+    "ut of memory": errno.ENOMEM,
+    "Input/output error": errno.EIO,
+    "Read-only file system": errno.EROFS,
+}
+"""What the operating system refused, as git's own messages end."""
+_LOCKED = re.compile(r"nable to create '([^'\n]*\.lock)': File exists")
 
 
 class Done(NamedTuple):
@@ -133,6 +162,45 @@ def run(
     return Done(child.returncode, out, err)
 
 
+class Output:
+    """Is what a program prints, in pieces as they come; it and its group are killed when nobody wants the rest.
+
+    `code` is how it ended, None before that. Raises `ChildTimeout` at the bound (seconds).
+    """
+
+    def __init__(self, argv: Sequence[str | bytes], *, env: Mapping[str, str], timeout: float) -> None:
+        self._argv, self._env, self._timeout = list(argv), dict(env), timeout
+        self.code: int | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        import subprocess
+        import time
+
+        end = time.monotonic() + self._timeout
+        child = subprocess.Popen(
+            self._argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=self._env,
+            start_new_session=True,
+        )
+        assert child.stdout is not None
+        try:
+            while select.select([child.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
+                part = os.read(child.stdout.fileno(), 1 << 16)
+                if not part:
+                    self.code = child.wait()
+                    return
+                yield part
+            raise ChildTimeout([str(self._argv[0])], self._timeout)
+        finally:
+            if self.code is None:
+                kill_group(child)
+                child.wait()
+            child.stdout.close()
+
+
 def kill_group(child: subprocess.Popen[bytes]) -> None:
     """Kills a child started in a session of its own, with all that still belong to its group."""
     try:
@@ -149,32 +217,71 @@ def git(
     timeout: float = 600.0,
     ok: Sequence[int] = (0,),
 ) -> Done:
-    """Runs our git on a repository with pinned settings; an exit code outside `ok` is `E_INTERNAL` with its words."""
+    """Runs our git on a repository with pinned settings; an exit code outside `ok` is a typed error with its words."""
     argv: list[str | bytes] = [git_program(), f"--git-dir={git_dir}", *args]
     done = run(argv, stdin=stdin, env=git_env(extra_env), timeout=timeout)
     if done.code not in ok:
-        words = done.err.decode("utf-8", "replace").strip()[-2000:]
-        name = args[0] if isinstance(args[0], str) else args[0].decode("ascii", "replace")
-        for sign, number in (("No space left on device", errno.ENOSPC), ("Input/output error", errno.EIO)):
-            if sign in words:
-                raise os_error(OSError(number, sign), f"git {name}")
-        raise InternalError(
-            f"git {name} ended with {done.code}: {words or 'no message'}", git=name, exit_code=done.code
-        )
+        raise git_error(args[0] if isinstance(args[0], str) else args[0].decode("ascii", "replace"), done)
     return done
 
 
+def git_error(name: str, done: Done) -> RopewalkError:
+    """Gives the error of a git command that did not do its work: the system's, which git met, or a fault of ours."""
+    words = done.err.decode("utf-8", "replace").strip()[-2000:]
+    for sign, number in _REFUSALS.items():
+        if sign in words:
+            return os_error(OSError(number, sign), f"git {name}")
+    if done.code == 128 and _DAMAGE.search(words):
+        return StoreCorruptError(f"git met damage: {_FOLDER.sub('', words.splitlines()[-1])}", git=name)
+    locked = _LOCKED.search(words)
+    if locked:
+        return BusyError(
+            f"git {name}: another git process has {os.path.basename(locked[1])}",
+            hint="try again; `rw verify` names a lock whose process is gone",
+            operation=f"git {name}",
+        )
+    if done.code < 0:
+        return StoreIOError(
+            f"git {name} was ended by signal {-done.code}",
+            hint="see what ends processes on this machine, such as a lack of memory, and run the command again",
+            operation=f"git {name}",
+            signal=-done.code,
+        )
+    return InternalError(f"git {name} ended with {done.code}: {words or 'no message'}", git=name, exit_code=done.code)
+
+
+def holders(there: os.stat_result) -> list[int]:
+    """Gives the processes that have a file open, by whatever name it was opened, as far as they can be seen."""
+    found = []
+    for pid in os.listdir("/proc") if os.path.isdir("/proc") else []:
+        if not pid.isdigit():
+            continue
+        try:
+            names = os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            continue
+        for fd in names:
+            try:
+                held = os.stat(f"/proc/{pid}/fd/{fd}")
+            except OSError:
+                continue
+            if (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino):
+                found.append(int(pid))
+                break
+    return found
+
+
 class ObjectChild:
-    """Is a `git cat-file --batch` child that answers one object at a time from packs and loose files.
+    """Is a `git cat-file` child that answers one object at a time from packs and loose files.
 
     Spawned without the subprocess module, whose import alone costs a third of a short command's time.
     """
 
-    def __init__(self, git_dir: str) -> None:
+    def __init__(self, git_dir: str, extra_env: Mapping[str, str] | None = None) -> None:
         stdin_read, self._stdin = os.pipe()
         self._stdout, stdout_write = os.pipe()
         try:
-            self.pid = self._spawn(git_dir, stdin_read, stdout_write)
+            self.pid = self._spawn(git_dir, git_env(extra_env), stdin_read, stdout_write)
         except FileNotFoundError:
             for fd in (self._stdin, self._stdout):
                 os.close(fd)
@@ -185,11 +292,11 @@ class ObjectChild:
         self._buffer = bytearray()
 
     @staticmethod
-    def _spawn(git_dir: str, stdin_read: int, stdout_write: int) -> int:
+    def _spawn(git_dir: str, env: dict[str, str], stdin_read: int, stdout_write: int) -> int:
         return os.posix_spawnp(
             "git",
-            ["git", f"--git-dir={git_dir}", "cat-file", "--batch"],
-            git_env(),
+            ["git", f"--git-dir={git_dir}", "cat-file", "--batch-command"],
+            env,
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, stdin_read, 0),
                 (os.POSIX_SPAWN_DUP2, stdout_write, 1),
@@ -206,18 +313,44 @@ class ObjectChild:
         answers: list[tuple[str, bytes] | None] = []
         for start in range(0, len(ids), 256):
             part = ids[start : start + 256]
-            # 256 requests are 10 KiB, so they fit into the pipe while git waits for us to read
-            _write_all(self._stdin, "".join(f"{i}\n" for i in part).encode("ascii"))
+            # 256 requests are 13 KiB, so they fit into the pipe while git waits for us to read
+            _write_all(self._stdin, "".join(f"contents {i}\n" for i in part).encode("ascii"))
             answers += [self._answer() for _ in part]
         return answers
 
-    def _answer(self) -> tuple[str, bytes] | None:
+    def header(self, oid: str) -> tuple[str, int] | None:
+        """Gives (type, size) of an object, None for one that does not exist; raises `BrokenPipeError`."""
+        _write_all(self._stdin, f"info {oid}\n".encode("ascii"))
+        return self._head()
+
+    def parts(self, oid: str) -> Iterator[bytes]:
+        """Yields an object's content as it comes; nothing else can be asked before all of it was taken.
+
+        Raises `BrokenPipeError`.
+        """
+        _write_all(self._stdin, f"contents {oid}\n".encode("ascii"))
+        head = self._head()
+        if head is None:
+            raise BrokenPipeError("git cat-file lost an object")
+        left = head[1]
+        while left:
+            if not self._buffer:
+                self._fill()
+            part = bytes(self._buffer[:left])
+            del self._buffer[: len(part)]
+            left -= len(part)
+            yield part
+        self._take(1)
+
+    def _head(self) -> tuple[str, int] | None:
         words = self._line().split(b" ")
         if len(words) != 3 or not words[2].isdigit():
             return None
-        size = int(words[2])
-        content = self._take(size + 1)[:-1]
-        return words[1].decode("ascii"), content
+        return words[1].decode("ascii"), int(words[2])
+
+    def _answer(self) -> tuple[str, bytes] | None:
+        head = self._head()
+        return None if head is None else (head[0], self._take(head[1] + 1)[:-1])
 
     def _line(self) -> bytes:
         at = 0

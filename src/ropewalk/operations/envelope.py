@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ropewalk.core.errors import InternalError, InvalidError, RopewalkError, os_error
+from ropewalk.core.errors import InvalidError, RopewalkError, fault, os_error
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Operation
 
@@ -54,12 +54,9 @@ def answer(operation: Operation, context: Context, request: dict[str, Any]) -> R
     except OSError as error:
         typed_error = os_error(error, operation.name)
         envelope, code = failure(operation.name, typed_error), typed_error.exit
-    except MemoryError:
-        typed_error = InvalidError("the request needs more memory than there is")
-        envelope, code = failure(operation.name, typed_error), typed_error.exit
     except Exception as error:
-        fault = InternalError(f"{type(error).__name__}: {error}", where=_where(error))
-        envelope, code = failure(operation.name, fault), fault.exit
+        unforeseen = fault(error, where=_where(error))
+        envelope, code = failure(operation.name, unforeseen), unforeseen.exit
     envelope["meta"] = meta(context, started)
     return Reply(envelope, code)
 

@@ -1,4 +1,5 @@
-"""The writer lock: one flock that the kernel queues and frees, with a bound and the holder's name.
+"""Locks of a store, the writer lock before all: a flock that the kernel queues and frees, with a bound and the
+holder's name.
 
 A waiting thread does the blocking call, so that the caller can stop waiting at its deadline without signals
 and without polling; the lock itself is never broken by anyone.
@@ -19,10 +20,11 @@ STOPS = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 
 
 class WriterLock:
-    """Is the store's one lock for writers; each acquisition opens the file anew (A25, A27)."""
+    """Is the store's one lock for writers, or another of its locks; each acquisition opens the file anew (A25, A27)."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, name: str = "the writer lock") -> None:
         self.path = path
+        self.name = name
         self._mutex = allocate_lock()
         self._fd = -1
         self._mask: set[signal.Signals | int] = set()
@@ -50,17 +52,20 @@ class WriterLock:
         self._mutex.release()
         return False
 
-    def acquire(self, wait: float = DEFAULT_WAIT) -> None:
-        """Takes the lock; `E_BUSY` with the holder's pid, command and state after `wait` seconds."""
+    def acquire(self, wait: float = DEFAULT_WAIT, *, patient: bool = False) -> None:
+        """Takes the lock; `E_BUSY` with the holder's pid, command and state after `wait` seconds.
+
+        Who is `patient` waits on for a holder that is at work, and not for one that is stopped.
+        """
         if self.try_acquire():
             return
         if not self._mutex.acquire(timeout=wait):
-            raise BusyError("another thread of this process holds the writer lock", pid=os.getpid())
+            raise BusyError(f"another thread of this process holds {self.name}", pid=os.getpid())
         try:
             from ropewalk.store.lockwait import wait_for  # threads are imported when somebody has to wait
 
             while True:
-                fd = wait_for(self._open(), wait)
+                fd = wait_for(self._open(), wait, self._works if patient else None)
                 if fd < 0:
                     raise self._busy(wait)
                 if self._same(fd):
@@ -95,7 +100,7 @@ class WriterLock:
         try:
             return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise os_error(error, "open of the writer lock") from None
+            raise os_error(error, f"open of {self.name}") from None
 
     def _same(self, fd: int) -> bool:
         mine = os.fstat(fd)
@@ -105,6 +110,10 @@ class WriterLock:
             return False
         return (mine.st_ino, mine.st_dev) == (there.st_ino, there.st_dev)
 
+    def _works(self) -> bool:
+        pid = self.holder()
+        return pid is None or process_words(pid)[1] != "stopped"
+
     def _busy(self, wait: float) -> BusyError:
         pid = self.holder()
         details: dict[str, Any] = {"waited_seconds": wait}
@@ -113,7 +122,7 @@ class WriterLock:
             command, state = process_words(pid)
             details.update(pid=pid, command=command, state=state)
             words = f"process {pid} ({command}, {state})"
-        return BusyError(f"{words} has held the writer lock for more than {wait:g} s", **details)
+        return BusyError(f"{words} has held {self.name} for more than {wait:g} s", **details)
 
     def holder(self) -> int | None:
         """Gives the pid that holds the lock, from the kernel's own table; None when nobody or unknown."""

@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import threading
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from ropewalk.store.lock import STOPS
@@ -22,7 +23,7 @@ class _Waiters:
         self._idle: SimpleQueue[_Waiter] = SimpleQueue()
         self._late: dict[tuple[int, int], _Waiter] = {}
 
-    def wait(self, fd: int, seconds: float) -> int:
+    def wait(self, fd: int, seconds: float, more: Callable[[], bool] | None) -> int:
         """Gives a descriptor with the flock of that file, -1 after `seconds`; takes over the one it is given."""
         there = os.fstat(fd)
         key = there.st_dev, there.st_ino
@@ -32,7 +33,7 @@ class _Waiters:
         else:
             waiter = self._fresh()
             waiter.begin(fd)
-        if waiter.take(seconds):
+        if waiter.take(seconds, more):
             fd = waiter.fd
             self._idle.put(waiter)
             return fd
@@ -79,9 +80,12 @@ class _Waiter(threading.Thread):
             self._late = False
             return not self._done.is_set()
 
-    def take(self, seconds: float) -> bool:
+    def take(self, seconds: float, more: Callable[[], bool] | None) -> bool:
         try:
-            if self._done.wait(seconds):
+            while not self._done.wait(seconds):
+                if more is None or not more():
+                    break
+            else:
                 return True
         except BaseException:
             if not self._give_up():
@@ -99,9 +103,9 @@ class _Waiter(threading.Thread):
 _WAITERS = _Waiters()
 
 
-def wait_for(fd: int, seconds: float) -> int:
+def wait_for(fd: int, seconds: float, more: Callable[[], bool] | None = None) -> int:
     """Gives a descriptor that has the flock of a file, or -1 when it does not come within `seconds`.
 
-    The descriptor that is given in is taken over.
+    The descriptor that is given in is taken over. Waits as long again for as often as `more` says so.
     """
-    return _WAITERS.wait(fd, seconds)
+    return _WAITERS.wait(fd, seconds, more)

@@ -14,9 +14,9 @@ from _thread import get_ident
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ropewalk.core.errors import BusyError, InternalError
+from ropewalk.core.errors import BusyError
 from ropewalk.core.ids import EMPTY_TREE
-from ropewalk.core.process import ChildTimeout, git_env, git_program, run
+from ropewalk.core.process import ChildTimeout, git_env, git_error, git_program, run
 from ropewalk.store import trees
 from ropewalk.store.loose import Damaged
 from ropewalk.store.objects import Objects, Person, commit_bytes
@@ -30,7 +30,6 @@ _SETTINGS = {
     "merge.conflictStyle": "diff3",
     "merge.renormalize": "false",
     "core.attributesFile": "/dev/null",
-    "core.fsync": "none",
 }
 
 
@@ -55,7 +54,8 @@ class Merged(NamedTuple):
     """Is a merge's outcome: a tree, who decided it, and what is in conflict.
 
     With conflicts the tree is git's own picture of them: files with markers, labelled by `ours_label` and
-    `theirs_label`.
+    `theirs_label`. `structured` are the paths whose conflict a second chance decided, `refused` those it left
+    with the reasons (`store/structure`).
     """
 
     tree: str
@@ -64,6 +64,8 @@ class Merged(NamedTuple):
     messages: tuple[Message, ...] = ()
     ours_label: str = ""
     theirs_label: str = ""
+    structured: tuple[bytes, ...] = ()
+    refused: tuple[tuple[bytes, str], ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -148,8 +150,7 @@ def merge_ort(
         for oid in {one, two, root}:
             objects.loose.unlink(oid)
     if done.code not in (0, 1):
-        words = done.err.decode("utf-8", "replace").strip()
-        raise InternalError(f"git merge-tree ended with {done.code}: {words}", exit_code=done.code)
+        raise git_error("merge-tree", done)
     tree, conflicts, messages = parse_output(done.out)
     conflicts, messages = _under_own_names(conflicts, messages, (one, two))
     if done.code == 1 and not conflicts:
