@@ -13,11 +13,11 @@ from ropewalk.core.errors import InvalidError
 
 
 class Setting(NamedTuple):
-    """Is one setting: its type is `text`, `path` or `seconds`; `flag` is None where only a variable sets it."""
+    """Is one setting: its type is `text`, `path`, `seconds` or `switch`; `flag` is None where only a variable sets it."""
 
     name: str
     type: str
-    default: str | float | None
+    default: str | float | bool | None
     variable: str
     flag: str | None
     purpose: str
@@ -26,7 +26,7 @@ class Setting(NamedTuple):
 class Value(NamedTuple):
     """Is a setting's value and where it came from: `flag`, `environment` or `default`."""
 
-    value: str | float | None
+    value: str | float | bool | None
     origin: str
 
 
@@ -48,10 +48,19 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "how long a writer waits for the writer lock before it answers E_BUSY",
     ),
+    Setting(
+        "merge.structural",
+        "switch",
+        True,
+        "ROPEWALK_MERGE_STRUCTURAL",
+        None,
+        "whether files in conflict get a second chance by their syntax trees (needs the extra `structural`)",
+    ),
     Setting("data_home", "path", "~/.local/share", "XDG_DATA_HOME", None, "below it are workspaces made without --dir"),
 )
 
 MAX_SECONDS = 86_400.0
+_ON, _OFF = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
 
 
 def resolve(flags: Mapping[str, str | None], env: Mapping[str, str]) -> dict[str, Value]:
@@ -77,7 +86,9 @@ def folder(value: Value, home: str) -> str:
     return home.rstrip("/") + text[1:] if text.startswith("~/") else text
 
 
-def _typed(setting: Setting, text: str, given_as: str) -> str | float:
+def _typed(setting: Setting, text: str, given_as: str) -> str | float | bool:
+    if setting.type == "switch":
+        return _switched(setting, text, given_as)
     if setting.type != "seconds":
         return text
     try:
@@ -91,3 +102,14 @@ def _typed(setting: Setting, text: str, given_as: str) -> str | float:
             setting=setting.name,
         )
     return seconds
+
+
+def _switched(setting: Setting, text: str, given_as: str) -> bool:
+    word = text.strip().lower()
+    if word not in (*_ON, *_OFF):
+        raise InvalidError(
+            f"{given_as} is {text!r}, neither true nor false",
+            hint=f"unset {given_as}, or set it to true or false",
+            setting=setting.name,
+        )
+    return word in _ON

@@ -121,7 +121,7 @@ class SettingRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
     name: str
     type: str
-    value: str | float | None
+    value: str | float | bool | None
     variable: str
     purpose: str
     flag: str | None = None

@@ -44,7 +44,10 @@ _TRAILER = re.compile(rb"[A-Za-z][A-Za-z0-9-]*: [^\n]")
 
 
 class Landed(msgspec.Struct, frozen=True, omit_defaults=False):
-    """Is the result of a land: the commit on the target, how it came there, and the paths it changed."""
+    """Is the result of a land: the commit on the target, how it came there, and the paths it changed.
+
+    `merged_by` says who decided the merge; a merge in which files got a second chance says it for each such path.
+    """
 
     landed: str
     status: str
@@ -53,7 +56,7 @@ class Landed(msgspec.Struct, frozen=True, omit_defaults=False):
     merged_onto: str
     changed_paths: list[str]
     more_paths: int = 0
-    merged_by: str = "trees"
+    merged_by: str | dict[str, str] = "trees"
 
 
 class Prepared(NamedTuple):
@@ -65,7 +68,7 @@ class Prepared(NamedTuple):
     target: str
     commit: str
     done: Sequence[Change]
-    by: str
+    by: str | dict[str, str]
     author: str
     new: Sequence[NewObject]
     base: str
@@ -406,6 +409,12 @@ def prepare(
             raise _NeedsOrt
         merged = merge.merge_ort(
             objects, base_tree, change.tree, target_tree, timeout=ort_seconds, tied=store.lock.held
+        if not merged.clean:
+            from ropewalk.store.structure.chance import second_chance
+
+            answered = {path_bytes(text) for text in answering.resolution.files} if answering is not None else ()
+            merged = second_chance(store, merged, seconds=min(ort_seconds / 4, 20.0), without=answered)
+            decided += merged.structured
         )
         decided = [p for m in merged.messages for p in m.paths]
     tree = merged.tree
@@ -422,6 +431,8 @@ def prepare(
             hint="land it again without --resolve",
             ref=short_ref(req.ref),
             stale=_stale(store, answering.resolution, target),
+    elif merged.structured:
+        merge.adopt(objects, tree, (change.tree, target_tree))
             actual=target,
         )
     if tree == target_tree:
@@ -431,11 +442,19 @@ def prepare(
     author = store.agent_of(req.change) or req.agent
     if not req.allow_revert:
         guard.check_reverts(store, req.ref, base.commit, base_tree, wanted, author, req.since)
-    message = _message(change.message, req, base.own)
+    message = _message(change.message, req, base.own, merged.structured)
     who = identity.person(store.layout, req.agent, clock.now())
     commit = objects.write_commit(tree, [target], change.author, who, message, change.encoding)
-    by = merged.by if merged.clean else "resolution"
-    return Prepared(target, commit, done, by, author, objects.take_new(), base.commit, wanted)
+    return Prepared(target, commit, done, _merged_by(merged), author, objects.take_new(), base.commit, wanted)
+
+
+def _merged_by(merged: Merged) -> str | dict[str, str]:
+    """Gives who decided a merge, by path where files got a second chance."""
+    how = merged.by if merged.clean else "resolution"
+    if not merged.structured:
+        return how
+    rest = {path_text(conflict.path): how for conflict in merged.conflicts}
+    return {path_text(path): report.STRUCTURE for path in merged.structured} | rest
 
 
 def _outside(store: Store, req: LandRequest, answering: Answering | None) -> Prepared:
@@ -484,16 +503,23 @@ def _up_to_date(req: LandRequest, landed: str, target: str) -> Landed:
     return Landed(landed, "up_to_date", short_ref(req.ref), 0, target, [], 0, "same")
 
 
-def _message(message: bytes, req: LandRequest, own: Sequence[str]) -> bytes:
+def _message(message: bytes, req: LandRequest, own: Sequence[str], structured: Sequence[bytes] = ()) -> bytes:
     """Gives the change's message with the trailers of its land."""
     lines = [b"Ropewalk-Changeset: " + req.change.encode("ascii")]
     if req.key:
+    lines += [b"Ropewalk-Merged-By: structure " + _on_one_line(path) for path in structured]
         lines.append(b"Ropewalk-Land-Key: " + req.key.encode("ascii"))
     lines += [b"Ropewalk-Squashed-From: " + oid.encode("ascii") for oid in list(own)[1:51]]
     body = message.rstrip(b"\n")
     paragraphs = body.rsplit(b"\n\n", 1)
     joined = len(paragraphs) == 2 and all(_TRAILER.match(line) for line in paragraphs[1].split(b"\n"))
     return body + (b"\n" if joined else b"\n\n") + b"\n".join(lines) + b"\n"
+def _on_one_line(path: bytes) -> bytes:
+    """Gives a path as a trailer holds it: as JSON where it has control characters, quotes or other bytes than UTF-8."""
+    text = path_text(path)
+    return path if text.isprintable() and '"' not in text else msgspec.json.encode(text)
+
+
 
 
 def rebase(store: Store, *, agent: str, change: str, onto: str) -> tuple[str, str, list[str]]:
@@ -507,12 +533,18 @@ def rebase(store: Store, *, agent: str, change: str, onto: str) -> tuple[str, st
     if not base.own:
         return onto, onto, []
     mine, there = objects.commit(change), objects.commit(onto).tree
+    if not merged.clean:
+        from ropewalk.store.structure.chance import second_chance
+
+        merged = second_chance(store, merged)
     base_tree = objects.commit(base.commit).tree
     merged = merge.merge(objects, base_tree, mine.tree, there)
     if not merged.clean:
         built = report.build(store, merged, ref="", base=base.commit, theirs=onto, change=change)
         raise report.error(built)
     done = guard.check_integrity(store, base=base_tree, change=mine.tree, target=there, result=merged.tree,
+    if merged.structured:
+        merge.adopt(objects, merged.tree, (mine.tree, there))
                                  wanted=trees.diff(objects, base_tree, mine.tree),
                                  merged=[p for m in merged.messages for p in m.paths])  # fmt: skip
     who = identity.person(store.layout, agent, clock.now())

@@ -16,6 +16,7 @@ from ropewalk.store.merge import Conflict, Merged
 from ropewalk.store.store import Store
 from ropewalk.store.trees import Entry
 
+STRUCTURE = "structure"
 TEXT_MAX, HUNKS_MAX, FILES_MAX = 2000, 20, 50
 
 _KINDS = {
@@ -66,7 +67,7 @@ class LastChange(msgspec.Struct, frozen=True):
 
 
 class FileConflict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is one path in conflict; `note` is git's own sentence."""
+    """Is one path in conflict; `note` is git's own sentence, `refused_by` why a second chance left it."""
 
     path: str
     kinds: list[str]
@@ -74,6 +75,7 @@ class FileConflict(msgspec.Struct, frozen=True, omit_defaults=True):
     more_hunks: int = 0
     note: str = ""
     last_changed: LastChange | None = None
+    refused_by: dict[str, str] = {}
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -113,11 +115,13 @@ class Resolution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def build(store: Store, merged: Merged, *, ref: str, base: str, theirs: str, change: str) -> Report:
     """Gives the report of a merge in conflict; commits by id, `ref` the target's full name."""
     files = []
+    refused = dict(merged.refused)
     for conflict in merged.conflicts[:FILES_MAX]:
         kinds, note = _kinds(merged, conflict)
         hunks, more = _hunks(store, merged, conflict, {"base": base, "ours": change, "theirs": theirs})
         last = last_changed(store, ref, theirs, conflict.path)
-        files.append(FileConflict(path_text(conflict.path), kinds, hunks, more, note, last))
+        left = {STRUCTURE: refused[conflict.path]} if conflict.path in refused else {}
+        files.append(FileConflict(path_text(conflict.path), kinds, hunks, more, note, last, left))
     return Report(theirs, base, files, max(0, len(merged.conflicts) - FILES_MAX))
 
 

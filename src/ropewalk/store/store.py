@@ -48,7 +48,7 @@ class Replay(NamedTuple):
 class Store:
     """Is one process's hold on a store; not shared between threads."""
 
-    def __init__(self, root: str, *, lock_wait: float = DEFAULT_WAIT) -> None:
+    def __init__(self, root: str, *, lock_wait: float = DEFAULT_WAIT, structural: bool = True) -> None:
         """Opens the store at `root`; recovers it first when the machine was booted since the last write.
 
         Raises `E_NOT_FOUND`, `E_STORE_FORMAT`, `E_STORE_CORRUPT` or `E_IO`.
@@ -57,6 +57,7 @@ class Store:
         self.format: StoreFormat = read_format(self.layout.root)
         self.lock = WriterLock(self.layout.lock)
         self.lock_wait = lock_wait
+        self.structural = structural
         self.objects = Objects(self.layout.repo, self._journalled, self.expose)
         self.recovered: dict[str, int] = {}
         self.warnings: list[str] = []
