@@ -74,7 +74,7 @@ def test_bytes_come_as_base64_in_pages(told: Kit) -> None:
         if not page.truncated:
             break
         offset = page.next_offset
-    assert got == b"\0\xff\xfe" * 100 == history.raw(told.store, "main", "x.bin")
+    assert got == b"\0\xff\xfe" * 100 == b"".join(history.raw(told.store, "main", "x.bin"))
 
 
 @pytest.mark.parametrize("form", ["3-5", {"first": 3, "last": 5}])

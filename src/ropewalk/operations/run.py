@@ -59,7 +59,8 @@ def run(ctx: Context, req: RunRequest) -> Summary:
     from ropewalk.run import runner, tasks
     from ropewalk.run.interrupts import Interrupts
 
-    todo = tasks.parse(ctx.read_file(req.tasks), req.tasks)
+    with ctx.read_file(req.tasks) as file:
+        todo = tasks.parse(file.read(), req.tasks)
     harness = _harness(ctx, req, todo)
     missing = [name for name in req.pass_env if name not in ctx.env]
     if missing:

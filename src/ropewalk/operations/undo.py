@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -13,7 +14,11 @@ from ropewalk.operations.context import Context
 from ropewalk.operations.refs import RefMoved
 from ropewalk.operations.registry import Command, operation
 from ropewalk.store import oplog, refs
+from ropewalk.store.objects import parse_commit
 from ropewalk.store.oplog import Operation
+
+_CHANGESETS = 100
+"""So many changesets of one operation are named."""
 
 OpNumber = Annotated[int, Meta(ge=1, le=(1 << 53), description="an operation's number")]
 
@@ -80,7 +85,7 @@ def op_log(ctx: Context, req: OpLogRequest) -> OpLogResponse:
     rows = oplog.page(ctx.store.db, req.before, req.limit + 1)
     more = len(rows) > req.limit
     rows = rows[: req.limit]
-    return OpLogResponse([row(ctx, r) for r in rows], more, rows[-1].op if more else None)
+    return OpLogResponse(shown(ctx, rows), more, rows[-1].op if more else None)
 
 
 class OpRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,7 +104,7 @@ class OpRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 )
 def op_show(ctx: Context, req: OpRequest) -> OpRow:
     """Gives one operation."""
-    return row(ctx, oplog.find(ctx.store.db, req.op))
+    return shown(ctx, [oplog.find(ctx.store.db, req.op)])[0]
 
 
 class OpUndone(msgspec.Struct, frozen=True):
@@ -126,13 +131,22 @@ def op_undo(ctx: Context, req: OpRequest) -> OpUndone:
     return OpUndone(req.op, op, [RefMoved(short_ref(m.name), m.old, m.new) for m in moves], already)
 
 
-def row(ctx: Context, found: Operation) -> OpRow:
-    """Gives an operation as the log shows it."""
-    objects = ctx.store.objects
-    changesets = []
-    for oid in found.body.changesets[:100]:
-        title = objects.commit(oid).title if objects.kind(oid) == "commit" else ""
-        changesets.append(OpChangeset(oid, ctx.store.agent_of(oid) or found.actor, title))
+def shown(ctx: Context, found: list[Operation]) -> list[OpRow]:
+    """Gives operations as the log shows them; their changesets are read in one go."""
+    ids = list(dict.fromkeys(oid for one in found for oid in one.body.changesets[:_CHANGESETS]))
+    titles = {
+        oid: parse_commit(oid, item[1]).title
+        for oid, item in zip(ids, ctx.store.objects.read_many(ids), strict=True)
+        if item is not None and item[0] == "commit"
+    }
+    return [_row(ctx, one, titles) for one in found]
+
+
+def _row(ctx: Context, found: Operation, titles: Mapping[str, str]) -> OpRow:
+    changesets = [
+        OpChangeset(oid, ctx.store.agent_of(oid) or found.actor, titles.get(oid, ""))
+        for oid in found.body.changesets[:_CHANGESETS]
+    ]
     moves = [OpMove(short_ref(m.name), m.old, m.new, found.actor, found.at) for m in found.body.moves]
     return OpRow(found.op, found.kind, found.actor, found.at, changesets, moves, found.body.undoes, found.undone_by,
                  found.body.key, found.body.note)  # fmt: skip

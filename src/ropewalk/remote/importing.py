@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ropewalk.core import clock
+from ropewalk.core import clock, durable
 from ropewalk.core.errors import (
     CasMismatchError,
     CasRetryExhaustedError,
@@ -30,7 +30,7 @@ from ropewalk.core.process import git
 from ropewalk.remote import transport
 from ropewalk.remote.transport import Place
 from ropewalk.store import adoption, maintain
-from ropewalk.store.loose import FSYNC_SIZE, Damaged, LooseStore, NewObject, inflate, sync_folder
+from ropewalk.store.loose import Damaged, LooseStore, NewObject
 from ropewalk.store.oplog import Move
 from ropewalk.store.revisions import peel
 from ropewalk.store.store import Store
@@ -294,20 +294,16 @@ def _collect(store: Store, folder: str) -> _Fetched:
     incoming = LooseStore(folder)
     small = []
     for oid in incoming.ids():
-        packed = incoming.read_packed(oid) or b""
-        small.append(_place(store, oid, packed))
+        small.append(_place(store, incoming, oid))
     return _Fetched(names, small)
 
 
-def _place(store: Store, oid: str, packed: bytes) -> NewObject:
+def _place(store: Store, where: LooseStore, oid: str) -> NewObject:
     """Puts an object git wrote loose in place, checked; gives it for the journal, or synced when it is large."""
     try:
-        kind, content = inflate(packed, oid)
+        return store.objects.loose.take(where, oid)
     except Damaged as error:
         raise StoreCorruptError(f"git wrote the object {oid} damaged: {error}", object=oid) from None
-    large = len(content) > FSYNC_SIZE
-    store.objects.loose.put(oid, packed, sync=large)
-    return NewObject(oid, kind, b"" if large else packed)
 
 
 def _adopt_stray(store: Store, fetched: _Fetched, head: str, env: dict[str, str]) -> None:
@@ -325,26 +321,19 @@ def _adopt_stray(store: Store, fetched: _Fetched, head: str, env: dict[str, str]
     out = git(store.layout.repo, "rev-list", "--objects", "--no-object-names", "--stdin", stdin=arguments,
               extra_env=env, timeout=1200).text()  # fmt: skip
     for oid in loose.intersection(out.split()):
-        packed = store.objects.loose.read_packed(oid)
-        if packed is not None:
-            fetched.small.append(_place(store, oid, packed))
+        fetched.small.append(_place(store, store.objects.loose, oid))
 
 
 def _move_packs(store: Store, folder: str, names: Sequence[str]) -> None:
-    """Syncs fetched packs and moves them into the repository, the index last, because it makes a pack visible."""
+    """Moves fetched packs, which git synced, into the repository, the index last, because it makes a pack visible."""
     there = os.path.join(store.layout.repo, "objects", "pack")
     for name in names:
         for end in ("pack", "rev", "idx"):
             path = os.path.join(folder, "pack", f"pack-{name}.{end}")
             if not os.path.exists(path):
                 continue
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
             os.rename(path, os.path.join(there, f"pack-{name}.{end}"))
-    sync_folder(there)
+    durable.sync(there)
 
 
 def _record(

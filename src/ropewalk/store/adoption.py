@@ -8,8 +8,12 @@ which keeps it apart.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from ropewalk.core import durable
+import msgspec
 
 from ropewalk.core.errors import CasMismatchError, RopewalkError, StoreCorruptError
 from ropewalk.core.ids import check_path, short_ref
@@ -78,20 +82,22 @@ def secure(store: Store, *commits: str) -> None:
     What the store made, and what its refs are at, costs a look into the database. The caller does not hold the
     writer lock.
     """
-    for oid in commits:
-        made_here = store.db.row("SELECT 1 FROM changesets WHERE id = ?", (oid,))
-        if made_here or store.db.row("SELECT 1 FROM refs WHERE target = ? LIMIT 1", (oid,)):
-            continue
-        if store.objects.find(oid) is None:
-            continue  # whoever reads it says so
-        new = _whole(store, oid)
-        if new:
-            with store.transaction() as tx:
-                tx.journal(new)
+    left = set(commits)
+    for column, table in (("id", "changesets"), ("target", "refs")):
+        if left:
+            asked = msgspec.json.encode(sorted(left)).decode("ascii")
+            query = f"SELECT {column} FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))"
+            left -= {str(row[0]) for row in store.db.rows(query, (asked,))}
+    # what is missing is told by whoever reads it
+    tips = [oid for oid in sorted(left) if store.objects.kind(oid) is not None]
+    new = _whole(store, *tips) if tips else []
+    if new:
+        with store.transaction() as tx:
+            tx.journal(new)
 
 
-def _whole(store: Store, tip: str, *, checked: bool = False) -> list[NewObject]:
-    """Gives for the journal what a commit reaches beyond the store's refs, after reading and hashing all of it.
+def _whole(store: Store, *tips: str, checked: bool = False) -> list[NewObject]:
+    """Gives for the journal what commits reach beyond the store's refs, after reading and hashing all of it.
 
     What is large, or in a pack, is synced where it is. `E_STORE_CORRUPT` when something is missing or damaged, and
     if `checked`, when a tree is one that git would not make.
@@ -99,11 +105,12 @@ def _whole(store: Store, tip: str, *, checked: bool = False) -> list[NewObject]:
     known = "".join(f"^{oid}\n" for oid in sorted({target for _, target in store.refs()}))
     done = store.git(
         "rev-list", "--objects", "--no-object-names", "--missing=print", "--stdin",
-        stdin=f"{tip}\n{known}".encode("ascii"), ok=(0, 1, 128), timeout=_GIT_SECONDS,
+        stdin=("".join(f"{tip}\n" for tip in tips) + known).encode("ascii"), ok=(0, 1, 128), timeout=_GIT_SECONDS,
     )  # fmt: skip
     ids = done.text().split()
     if done.code or any(word.startswith("?") for word in ids):
-        raise StoreCorruptError(f"{tip} is not whole: something it reaches is missing or damaged", object=tip)
+        named = ", ".join(tips[:5])
+        raise StoreCorruptError(f"{named} is not whole: something it reaches is missing or damaged", object=tips[0])
     loose = store.objects.loose
     new: list[NewObject] = []
     elsewhere: list[str] = []
@@ -133,7 +140,11 @@ def _whole(store: Store, tip: str, *, checked: bool = False) -> list[NewObject]:
                     raise StoreCorruptError(f"the object {oid} is missing or damaged", object=oid)
                 if checked:
                     _check(oid, *found)
-        maintain.sync_packs(store, maintain.packs(store))
+        folder = os.path.join(store.layout.repo, "objects", "pack")
+        for name in os.listdir(folder):
+            if name.startswith("pack-"):
+                durable.sync(os.path.join(folder, name))
+        maintain.sync_packs(store)
     return new
 
 

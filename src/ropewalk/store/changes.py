@@ -6,7 +6,7 @@ import os
 import stat
 from base64 import b64decode
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, BinaryIO, Literal
 
 import msgspec
 from blake3 import blake3
@@ -14,6 +14,7 @@ from blake3 import blake3
 from ropewalk.core.errors import EmptyCommitError, InvalidError, NotFoundError
 from ropewalk.core.ids import EMPTY_TREE, HEX40, check_path, check_ref, path_bytes, path_text, short_ref
 from ropewalk.store import adoption, identity, revisions, trees
+from ropewalk.store.loose import pieces
 from ropewalk.store.oplog import Move
 from ropewalk.store.store import Store
 from ropewalk.store.trees import Entry
@@ -61,7 +62,8 @@ class Committed(msgspec.Struct, frozen=True, omit_defaults=False):
     replayed: bool = False
 
 
-FileReader = Callable[[str], bytes]
+FileReader = Callable[[str], BinaryIO]
+"""Opens a file that a request names."""
 
 
 def content_bytes(content: Content | None, where: str, read_file: FileReader) -> bytes:
@@ -87,7 +89,8 @@ def content_bytes(content: Content | None, where: str, read_file: FileReader) ->
         except ValueError:
             raise InvalidError(f"{where} has content that is not base64", entry=where) from None
     if content.file is not None:
-        return read_file(content.file)
+        with read_file(content.file) as file:
+            return file.read()
     raise InvalidError(f"{where} can't take a blob id here", entry=where)
 
 
@@ -98,6 +101,9 @@ def _blob(store: Store, content: Content | None, where: str, read_file: FileRead
             raise InvalidError(f"{where}: there is no blob {content.blob!r}", entry=where, blob=content.blob)
         store.objects.keep(content.blob)
         return bytes.fromhex(content.blob)
+    if content is not None and content.file is not None and content.inline is content.base64 is content.blob is None:
+        with read_file(content.file) as file:
+            return bytes.fromhex(store.objects.write_file(file))
     return bytes.fromhex(store.objects.write("blob", content_bytes(content, where, read_file)))
 
 
@@ -217,7 +223,9 @@ def commit(
     ref = check_ref(advance) if advance is not None else None
     if not changes:
         raise EmptyCommitError("the change list is empty")
-    request = digest(agent, message, [_plain(change, read_file) for change in changes], parent, ref)
+    # without a key nothing is compared, and no file need be read for it
+    plain = [_plain(change, read_file) for change in changes] if key is not None else None
+    request = digest(agent, message, plain, parent, ref)
     again = store.replay("commit", key, request)
     if again is not None:
         store.flush(again.op)
@@ -288,7 +296,11 @@ def _plain(change: Change, read_file: FileReader) -> object:
     """Gives a change for the request's hash, with the hash of a file's bytes in the place of its name."""
     content = change.content
     if content is not None and content.file is not None:
-        return [change.path, change.op, blake3(read_file(content.file)).hexdigest(), change.from_, change.mode]
+        hashed = blake3()
+        with read_file(content.file) as file:
+            for part in pieces(file):
+                hashed.update(part)
+        return [change.path, change.op, hashed.hexdigest(), change.from_, change.mode]
     return change
 
 
@@ -303,15 +315,15 @@ def put_blobs(store: Store, agent: str, contents: Sequence[bytes]) -> list[str]:
     return ids
 
 
-def read_disk_file(path: str) -> bytes:
-    """Reads a file of the caller's disk for a change list; `E_NOT_FOUND` or `E_INVALID` when it can't be."""
+def read_disk_file(path: str) -> BinaryIO:
+    """Opens a file of the caller's disk for a change list; `E_NOT_FOUND` or `E_INVALID` when it can't be read."""
     try:
         # without waiting: a pipe nobody writes to would hold the caller for ever, a device may have no end
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise InvalidError(f"{path!r} is not a regular file", path=path)
-            return file.read()
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise InvalidError(f"{path!r} is not a regular file", path=path)
+        return open(fd, "rb")
     except FileNotFoundError:
         raise NotFoundError(f"there is no file {path!r}", path=path) from None
     except (OSError, ValueError) as error:

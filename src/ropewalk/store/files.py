@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-import zlib
 from base64 import b64encode
-from collections.abc import Sequence
+from codecs import getincrementaldecoder
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from ropewalk.core.errors import InvalidError, NotFoundError
 from ropewalk.core.ids import path_bytes, path_text
 from ropewalk.store import trees
+from ropewalk.store.loose import LARGE, Pieces
 from ropewalk.store.store import Store
 from ropewalk.store.trees import Entry
 
 PAGE_BYTES = 65_536
-_HEADER = re.compile(rb"(?:blob|tree|commit|tag) (0|[1-9][0-9]{0,18})\0")
+_CHARACTER = 4
+"""Bytes beside a page that tell whether it cuts a character."""
 _LINES = re.compile(r"(\d{1,12})(?:-(\d{1,12})?)?\Z")
 
 
@@ -95,8 +97,8 @@ def find(store: Store, commit: str, path: bytes, rev: str) -> Entry:
     return found
 
 
-def blob_at(store: Store, commit: str, path: bytes, rev: str) -> tuple[Entry, bytes]:
-    """Gives the entry and the content of a file or symlink; `E_INVALID` for a folder or a submodule."""
+def blob_at(store: Store, commit: str, path: bytes, rev: str) -> tuple[Entry, Pieces]:
+    """Gives the entry and the content of a file or symlink to read; `E_INVALID` for a folder or a submodule."""
     if not path:
         raise InvalidError("no path was given", hint="name a file as REV:PATH", rev=rev)
     entry = find(store, commit, path, rev)
@@ -109,26 +111,28 @@ def blob_at(store: Store, commit: str, path: bytes, rev: str) -> tuple[Entry, by
             path=path_text(path),
             commit=entry[1].hex(),
         )
-    return entry, store.objects.read(entry[1].hex(), "blob")
+    return entry, store.objects.open(entry[1].hex(), "blob")
 
 
 def read(store: Store, commit: str, path: bytes, rev: str, *, offset: int, max_bytes: int, lines: Lines | None) -> Page:
     """Gives a page of a file from `offset`, at most `max_bytes` long, within `lines` when given.
 
-    Text is cut between characters; a file that is not UTF-8 as a whole comes as base64.
+    Text is cut between characters; a file that is not UTF-8 as a whole comes as base64. Of one of more than 8 MiB
+    each page is judged by itself, and no more is read than leads up to it.
     """
-    entry, data = blob_at(store, commit, path, rev)
-    start, stop, shown = 0, len(data), None
+    entry, found = blob_at(store, commit, path, rev)
+    size = found.size
+    parts: Iterable[bytes] = found.parts if size > LARGE else tuple(found.parts)
+    start, stop, shown = 0, size, None
     if lines is not None:
-        start, stop, shown = _line_span(data, lines)
+        start, stop, shown = _line_span(parts, size, lines)
+        if size > LARGE:
+            parts = store.objects.open(entry[1].hex(), "blob").parts
     start = min(max(start, offset), stop)
     end = min(start + max_bytes, stop)
-    try:
-        data.decode("utf-8")
-        text = True
-    except UnicodeDecodeError:
-        text = False
-    if text:
+    data, at = (b"".join(parts), 0) if size <= LARGE else _window(parts, start - _CHARACTER, end + _CHARACTER)
+    start, end, stop = start - at, end - at, stop - at
+    if _is_text(data, whole=size <= LARGE):
         while start > 0 and _inside(data, start):
             start -= 1
         while end > start and _inside(data, end):
@@ -143,8 +147,35 @@ def read(store: Store, commit: str, path: bytes, rev: str, *, offset: int, max_b
         content, encoding = b64encode(data[start:end]).decode("ascii"), "base64"
     more = end < stop
     return Page(
-        entry[1].hex(), len(data), trees.kind(entry), encoding, content, more, start, end if more else None, shown
+        entry[1].hex(), size, trees.kind(entry), encoding, content, more, start + at, end + at if more else None, shown
     )
+
+
+def _window(parts: Iterable[bytes], start: int, stop: int) -> tuple[bytes, int]:
+    """Gives the bytes from one position to another of a content in pieces, and where they start."""
+    start = max(0, start)
+    kept: list[bytes] = []
+    at = 0
+    for part in parts:
+        if at + len(part) > start:
+            kept.append(part[max(0, start - at) : stop - at])
+        at += len(part)
+        if at >= stop:
+            break
+    return b"".join(kept), start
+
+
+def _is_text(data: bytes, *, whole: bool) -> bool:
+    """Says whether bytes are UTF-8; a part may begin and end within a character."""
+    if not whole:
+        skip = next((n for n in range(min(_CHARACTER, len(data))) if not _inside(data, n)), 0)
+        data = data[skip:]
+    decoder = getincrementaldecoder("utf-8")()
+    try:
+        decoder.decode(data, final=whole)
+        return True
+    except UnicodeDecodeError:
+        return False
 
 
 def _inside(data: bytes, at: int) -> bool:
@@ -152,21 +183,40 @@ def _inside(data: bytes, at: int) -> bool:
     return at < len(data) and data[at] & 0xC0 == 0x80
 
 
-def _line_span(data: bytes, lines: Lines) -> tuple[int, int, LinesShown]:
+def count_lines(parts: Iterable[bytes]) -> int:
+    """Gives how many lines a content in pieces has; the last one may lack its end."""
+    total, last = 0, b"\n"
+    for part in parts:
+        total += part.count(b"\n")
+        last = part[-1:] or last
+    return total + (last != b"\n")
+
+
+def _line_span(parts: Iterable[bytes], size: int, lines: Lines) -> tuple[int, int, LinesShown]:
     """Gives where a range of lines starts and ends, in bytes, and what of it there is."""
-    total = data.count(b"\n") + (bool(data) and not data.endswith(b"\n"))
-    last = total if lines.last is None else min(lines.last, total)
-    start = _line_start(data, 0, lines.first - 1)
-    stop = _line_start(data, start, max(0, last - lines.first + 1))
-    return start, stop, LinesShown(lines.first, last, total)
+    wanted = {lines.first - 1: size, lines.last if lines.last is not None else -1: size}
+    counted = at = 0
+
+    def seen() -> Iterator[bytes]:
+        nonlocal counted, at
+        for part in parts:
+            more = part.count(b"\n")
+            for line in wanted:
+                if counted < line <= counted + more:
+                    wanted[line] = at + _line_start(part, line - counted)
+            counted, at = counted + more, at + len(part)
+            yield part
+
+    total = count_lines(seen())
+    start = 0 if lines.first == 1 else wanted[lines.first - 1]
+    stop = size if lines.last is None else max(start, wanted[lines.last])
+    return start, stop, LinesShown(lines.first, total if lines.last is None else min(lines.last, total), total)
 
 
-def _line_start(data: bytes, at: int, skip: int) -> int:
+def _line_start(data: bytes, skip: int) -> int:
+    at = 0
     for _ in range(skip):
-        end = data.find(b"\n", at)
-        if end < 0:
-            return len(data)
-        at = end + 1
+        at = data.find(b"\n", at) + 1
     return at
 
 
@@ -201,11 +251,11 @@ def sizes(store: Store, ids: Sequence[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     packed = []
     for oid in dict.fromkeys(ids):
-        size = _loose_size(store.objects.loose.path(oid))
-        if size is None:
+        stated = store.objects.loose.header(oid)
+        if stated is None:
             packed.append(oid)
         else:
-            found[oid] = size
+            found[oid] = stated[1]
     if packed:
         asked = "".join(f"{oid}\n" for oid in packed).encode("ascii")
         out = store.git("cat-file", "--batch-check=%(objectname) %(objectsize)", "--buffer",
@@ -215,14 +265,3 @@ def sizes(store: Store, ids: Sequence[str]) -> dict[str, int]:
             if size_text.isdigit():
                 found[oid] = int(size_text)
     return found
-
-
-def _loose_size(path: str) -> int | None:
-    """Gives the size that a loose file's header says; None when there is no such file or header."""
-    try:
-        with open(path, "rb") as file:
-            head = zlib.decompressobj().decompress(file.read(128), 64)
-    except (OSError, zlib.error):
-        return None
-    match = _HEADER.match(head)
-    return int(match[1]) if match else None

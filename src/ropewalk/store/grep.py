@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
-from ropewalk.core.errors import InvalidError
+from ropewalk.core.errors import BusyError, InvalidError
 from ropewalk.core.ids import path_bytes, path_text, show_text
-from ropewalk.store import history
+from ropewalk.core.process import ChildTimeout, Output, git_env, git_program
 from ropewalk.store.store import Store
 
-_BATCH = 32
-_TEXT = 500
+_MATCH = re.compile(rb"[0-9a-f]{40}:([^\0]+)\0(\d+)\0([^\n]*)\n")
+_TEXT, _LONG = 500, 1 << 16
 _TIMEOUT = 30.0
 
 
@@ -54,21 +57,14 @@ def grep(
         raise InvalidError("the pattern is not Unicode text") from None
     words: list[str | bytes] = ["-F" if fixed else "-E", *(["-i"] if ignore_case else []), "-e", wanted, commit]
     line, name = _cursor(after)
-    named = _run(store, "-l", "-z", *words, *([b"--", path] if path else []))
-    names = [n.partition(b":")[2] for n in named.split(b"\0") if n]
-    if name is not None:
-        # `names` are in git's order, in which a folder is a plain prefix
-        names = names[names.index(name) :] if name in names else [n for n in names if n > name]
+    # lines already shown count against git's own limit of each file
+    words.insert(0, f"--max-count={limit + 1 + line}")
     found: list[Match] = []
-    for start in range(0, len(names), _BATCH):
-        most = limit + 1 - len(found)
-        # lines already shown count against git's own limit of each file
-        seen = line if name is not None and start == 0 else 0
-        out = _run(store, "-n", "-z", f"--max-count={most + seen}", *words, b"--", *names[start : start + _BATCH])
-        for match_path, number, text in _parse(out):
-            if match_path == name and number <= line:
-                continue
-            found.append(Match(path_text(match_path), number, show_text(text[: _TEXT * 4])[:_TEXT]))
+    for match_path, number, text in _matches(store, [*words, *([b"--", path] if path else [])]):
+        # matches are in git's order, in which a folder is a plain prefix
+        if name is not None and (match_path < name or (match_path == name and number <= line)):
+            continue
+        found.append(Match(path_text(match_path), number, show_text(text[: _TEXT * 4])[:_TEXT]))
         if len(found) > limit:
             break
     more = len(found) > limit
@@ -87,20 +83,36 @@ def _cursor(after: str | None) -> tuple[int, bytes | None]:
     return int(number), path_bytes(text)
 
 
-def _run(store: Store, *args: str | bytes) -> bytes:
-    done = history.child(store, "-c", "grep.threads=2", "grep", "-I", "--no-color", "--no-textconv", "--full-name",
-                         *args, ok=(0, 1, 128), timeout=_TIMEOUT)  # fmt: skip
-    if done.code == 128:
-        words = done.err.decode("utf-8", "replace").strip().removeprefix("fatal: ")
-        raise InvalidError(f"git grep: {words}", hint="the pattern is an extended regular expression; see --fixed")
-    return done.out
+def _matches(store: Store, words: list[str | bytes]) -> Iterator[tuple[bytes, int, bytes]]:
+    """Yields (path, line, text) as git finds them; git is ended when nobody wants more."""
+    args = ["--literal-pathspecs", "-c", "grep.threads=2", "grep", "-I", "--no-color", "--no-textconv", "--full-name",
+            "-n", "-z", *words]  # fmt: skip
+    store.objects.spill()
+    output = Output([git_program(), f"--git-dir={store.layout.repo}", *args], env=git_env(), timeout=_TIMEOUT)
+    try:
+        yield from _parse(output)
+    except ChildTimeout as error:
+        raise BusyError(f"this took longer than {error.seconds:g} s", hint="ask for less: name a path") from None
+    if output.code not in (0, 1):
+        # once more, for its words; the store mends what it can of what git met
+        done = store.git(*args, ok=(0, 1, 128), timeout=_TIMEOUT)
+        said = done.err.decode("utf-8", "replace").strip().removeprefix("fatal: ")
+        raise InvalidError(f"git grep: {said}", hint="the pattern is an extended regular expression; see --fixed")
 
 
-def _parse(out: bytes) -> list[tuple[bytes, int, bytes]]:
-    """Gives (path, line, text) of `git grep -n -z`: `id:path NUL line NUL text LF`."""
-    rows = []
-    for row in out.split(b"\n"):
-        fields = row.split(b"\0", 2)
-        if len(fields) == 3 and fields[1].isdigit():
-            rows.append((fields[0].partition(b":")[2], int(fields[1]), fields[2]))
-    return rows
+def _parse(output: Iterable[bytes]) -> Iterator[tuple[bytes, int, bytes]]:
+    """Yields the matches of `git grep -n -z`: `id:path NUL line NUL text LF`; a path may hold line ends."""
+    rest = b""
+    for part in output:
+        if len(rest) >= _LONG:
+            # within a line of which nobody will see the rest
+            end = part.find(b"\n")
+            if end < 0:
+                continue
+            part = part[end:]
+        at = 0
+        rest += part
+        while found := _MATCH.match(rest, at):
+            at = found.end()
+            yield found[1], int(found[2]), found[3]
+        rest = rest[at:]

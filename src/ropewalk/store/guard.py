@@ -229,7 +229,9 @@ class _Edit:
 
     def _lines(self, name: str | None) -> list[bytes] | None:
         """Gives the lines of a file by its name in `land_paths`; None when it is absent, large or no text."""
-        found = self._store.objects.find(name.split()[1]) if name is not None else None
-        if found is None or found[0] != "blob" or len(found[1]) > _HUNK_BYTES or b"\0" in found[1]:
+        oid = name.split()[1] if name is not None else None
+        stated = self._store.objects.header(oid) if oid is not None else None
+        if oid is None or stated is None or stated[0] != "blob" or stated[1] > _HUNK_BYTES:
             return None
-        return found[1].splitlines()
+        text = self._store.objects.read(oid, "blob")
+        return None if b"\0" in text else text.splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import msgspec
 
@@ -107,9 +108,9 @@ class Blamed(msgspec.Struct, frozen=True, omit_defaults=True):
     next: int | None = None
 
 
-def raw(store: Store, rev: str, path: str) -> bytes:
-    """Gives the whole content of a file or symlink; `E_NOT_FOUND` or `E_INVALID` for anything else."""
-    return files.blob_at(store, revisions.resolve(store, rev), path_bytes(path).strip(b"/"), rev)[1]
+def raw(store: Store, rev: str, path: str) -> Iterator[bytes]:
+    """Yields the whole content of a file or symlink; `E_NOT_FOUND` or `E_INVALID` for anything else."""
+    return files.blob_at(store, revisions.resolve(store, rev), path_bytes(path).strip(b"/"), rev)[1].parts
 
 
 def child(store: Store, *args: str | bytes, ok: tuple[int, ...] = (0,), timeout: float = _TIMEOUT) -> Done:
@@ -269,8 +270,8 @@ def _parse_names(out: bytes, path: bytes) -> list[tuple[str, bytes, str]]:
 
 def blame(store: Store, commit: str, path: bytes, rev: str, *, lines: Lines | None, limit: int) -> Blamed:
     """Gives a page of lines with the changeset and agent that wrote each."""
-    _, data = files.blob_at(store, commit, path, rev)
-    total = data.count(b"\n") + (bool(data) and not data.endswith(b"\n"))
+    _, found = files.blob_at(store, commit, path, rev)
+    total = files.count_lines(found.parts)
     first = lines.first if lines is not None else 1
     last = min(total, lines.last if lines is not None and lines.last is not None else total)
     stop = min(last, first + limit - 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 import os
+from collections import deque
+from collections.abc import Collection
 from hashlib import sha1
 from typing import NamedTuple
 
@@ -12,20 +14,36 @@ from ropewalk.core.ids import short_ref
 from ropewalk.store.store import Store
 
 _WINDOW = 512
+_ONE_BY_ONE = 3
 
 
 class Window:
-    """Is the newest part of a branch's history, kept from land to land of one process."""
+    """Is the newest part of a branch's history, read as far as was needed and kept from land to land of one process."""
 
     def __init__(self, head: str) -> None:
         self.head = head
         self.ids: set[str] = set()
-        self.whole = False
-        self.oldest = 0
+        self.oldest = 1 << 62
+        self._next = deque([head])
+
+    @property
+    def whole(self) -> bool:
+        """Says whether it is all of the history."""
+        return not self._next
+
+    def reaches(self, store: Store, commit: str) -> bool:
+        """Says whether a commit is among the newest 512; reads no further than to it."""
+        while commit not in self.ids and self._next and len(self.ids) < _WINDOW:
+            oid = self._next.popleft()
+            if oid not in self.ids:
+                self.ids.add(oid)
+                self.oldest = min(self.oldest, store.objects.commit(oid).committer.at)
+                self._next += _parents(store, oid)
+        return commit in self.ids
 
 
 def window(store: Store, head: str) -> Window:
-    """Gives at least the newest 512 commits that `head` reaches; extends the last answer when it can."""
+    """Gives the newest part of a history; goes on from the last answer when it can."""
     known: Window | None = getattr(store, "_window", None)
     if known is not None and known.head == head:
         return known
@@ -43,14 +61,6 @@ def window(store: Store, head: str) -> Window:
             known.head = head
             return known
     fresh = Window(head)
-    queue = [head]
-    while queue and len(fresh.ids) < _WINDOW:
-        oid = queue.pop(0)
-        if oid not in fresh.ids:
-            fresh.ids.add(oid)
-            queue += _parents(store, oid)
-    fresh.whole = not queue
-    fresh.oldest = min(store.objects.commit(oid).committer.at for oid in fresh.ids)
     store._window = fresh  # type: ignore[attr-defined]
     return fresh
 
@@ -73,25 +83,62 @@ def shallow(store: Store) -> set[str]:
 
 def is_on(store: Store, commit: str, head: str) -> bool:
     """Says whether `head` reaches `commit`; git is asked only for what is older than the window and not ours."""
+    known = _is_near(store, commit, head)
+    return ancestor(store, commit, head) if known is None else known
+
+
+def _is_near(store: Store, commit: str, head: str) -> bool | None:
+    """Says whether `head` reaches `commit`, as far as the newest part of its history tells; None where it does not."""
     if commit == head:
         return True
     near = window(store, head)
-    if commit in near.ids:
+    if near.reaches(store, commit):
         return True
     if near.whole:
         return False
     made_here = store.db.row("SELECT 1 FROM changesets WHERE id = ?", (commit,)) is not None
     if made_here and store.objects.commit(commit).committer.at >= near.oldest:
         return False  # by our own clock it is newer than the window's end, and it is not in the window
-    return ancestor(store, commit, head)
+    return None
 
 
 def ancestor(store: Store, old: str, new: str) -> bool:
     """Says, after asking git, whether one commit reaches another; a damaged commit-graph has no part in it (S5)."""
-    words = ["merge-base", "--is-ancestor", old, new]
-    if not _graph_is_whole(store):
-        words = ["-c", "core.commitGraph=false", *words]
-    return store.git(*words, ok=(0, 1, 128), timeout=600).code == 0
+    return store.git(*_plainly(store), "merge-base", "--is-ancestor", old, new, ok=(0, 1, 128), timeout=600).code == 0
+
+
+def beyond(store: Store, change: str, head: str) -> set[str]:
+    """Gives all that a change reaches and a head does not, after asking git once."""
+    done = store.git(*_plainly(store), "rev-list", change, f"^{head}", ok=(0, 128), timeout=600)
+    return set(done.text().split())
+
+
+def behind(store: Store, head: str, bases: Collection[str]) -> dict[str, int]:
+    """Gives how many commits a head reaches that each of some bases does not; many bases take one walk.
+
+    Where the history runs through a base alone, what was listed before it, children first, is what the base lacks.
+    """
+    found = {head: 0}
+    if len(bases) > _ONE_BY_ONE:
+        words = ["rev-list", "--topo-order", "--parents", head]
+        ahead = {head}
+        seen: set[str] = set()
+        for number, line in enumerate(store.git(*_plainly(store), *words, timeout=600).text().splitlines()):
+            oid, *parents = line.split(" ")
+            if len(ahead) == 1 and oid in bases:
+                found[oid] = number
+            seen.add(oid)
+            ahead.discard(oid)
+            ahead.update(parent for parent in parents if parent not in seen)
+    for base in set(bases) - found.keys():
+        count = store.git(*_plainly(store), "rev-list", "--count", f"{base}..{head}", timeout=600).text()
+        found[base] = int(count)
+    return found
+
+
+def _plainly(store: Store) -> list[str]:
+    """Gives the setting by which git passes over a damaged commit-graph."""
+    return [] if _graph_is_whole(store) else ["-c", "core.commitGraph=false"]
 
 
 def _graph_is_whole(store: Store) -> bool:
@@ -127,13 +174,23 @@ def find_base(store: Store, ref: str, head: str, change: str, *, allow_reland: b
     heap = [(-store.objects.commit(change).committer.at, change)]
     seen = {change}
     own: list[str] = []
+    off: set[str] | None = None
     while heap:
         _, oid = heapq.heappop(heap)
-        if is_on(store, oid, head):
+        on = _is_near(store, oid, head)
+        if on is None:
+            # a change may bring thousands of commits, so git is asked for all of them at once
+            off = beyond(store, change, head) if off is None else off
+            on = oid not in off
+        if on:
             return Base(oid, tuple(own))
         # an undo takes a land off, and so does a ref that is moved back by hand
         # a commit that was itself put there by a land, and is not there now, was taken back as well
-        rows = store.db.rows("SELECT landed FROM landed WHERE (change = ? OR landed = ?) AND ref = ?", (oid, oid, ref))
+        rows = store.db.rows(
+            "SELECT landed FROM landed WHERE (change = ?1 OR landed = ?1) AND ref = ?2"
+            " UNION SELECT now FROM equivalents WHERE was = ?1 AND ref = ?2",
+            (oid, ref),
+        )
         lands = [str(row[0]) for row in rows]
         if any(is_on(store, landed, head) for landed in lands):
             return Base(oid, tuple(own))

@@ -11,17 +11,31 @@ from __future__ import annotations
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import BinaryIO, NamedTuple, TypeVar
 
 from ropewalk.core.errors import NotFoundError, StoreCorruptError
 from ropewalk.core.ids import EMPTY_TREE
 from ropewalk.core.process import ObjectChild
 from ropewalk.store import trees
-from ropewalk.store.loose import FSYNC_SIZE, Damaged, LooseStore, NewObject, inflate
+from ropewalk.store.loose import (
+    FSYNC_SIZE,
+    LARGE,
+    Damaged,
+    LooseStore,
+    NewObject,
+    Pieces,
+    header,
+    inflate,
+    object_id,
+    pieces,
+)
 
 _TREE_ENTRIES, _COMMITS = 400_000, 50_000
 _PERSON = re.compile(rb"(?P<name>.*?) ?<(?P<mail>[^>]*)> (?P<time>-?\d{1,18}) (?P<zone>[-+]\d{1,9})\Z", re.DOTALL)
+
+
+T = TypeVar("T")
 
 
 class Person(NamedTuple):
@@ -75,7 +89,7 @@ class Objects:
     """Reads and writes the objects of one repository; what it writes is kept in `new` until taken.
 
     `journal` gives the packed bytes of an object that is in the store's journal; `expose` puts all of the
-    journal's objects where git sees them.
+    journal's objects where git sees them; `heal` mends what git needs besides objects, after its child died.
     """
 
     def __init__(
@@ -83,10 +97,12 @@ class Objects:
         git_dir: str,
         journal: Callable[[str], bytes | None] = _no_journal,
         expose: Callable[[], None] = _nothing,
+        heal: Callable[[], bool] = lambda: False,
     ) -> None:
         self.git_dir = git_dir
         self._journal = journal
         self._expose = expose
+        self._heal = heal
         self.loose = LooseStore(os.path.join(git_dir, "objects"))
         self.new: dict[str, NewObject] = {}
         self._spilled: set[str] = set()
@@ -102,6 +118,13 @@ class Objects:
             self._child.close()
             self._child = None
 
+    def forget(self) -> None:
+        """Drops what was read before; after a repair another answer may be right."""
+        self._trees = OrderedDict({EMPTY_TREE: {}})
+        self._entries = 0
+        self._commits.clear()
+        self.close()
+
     def find(self, oid: str) -> tuple[str, bytes] | None:
         """Gives (type, content), or None when there is no such object.
 
@@ -114,6 +137,8 @@ class Objects:
             damage, found = str(error), None
         if found is None:
             found = self._packed([oid])[0]
+            if damage is not None and found is not None and object_id(*found) != oid:
+                found = None  # git read the damaged file and did not hash it
         if found is None and damage is not None:
             raise StoreCorruptError(f"the object {oid} is damaged: {damage}", object=oid)
         if found is None and oid == EMPTY_TREE:
@@ -148,39 +173,81 @@ class Objects:
             raise NotFoundError(f"{oid} is a {found[0]}, not a {want}", object=oid, kind=found[0])
         return found[1]
 
+    def header(self, oid: str) -> tuple[str, int] | None:
+        """Gives the (type, size) of an object as it is stated where it is; None when there is no such object."""
+        mine = self.new.get(oid)
+        packed = mine.packed if mine is not None else b""
+        found = header(packed) if packed else self.loose.header(oid)
+        if found is None:
+            packed = self._journal(oid) or b""
+            found = header(packed) if packed else None
+        return found if found is not None else self._asked(lambda child: child.header(oid))
+
+    def open(self, oid: str, want: str) -> Pieces:
+        """Gives an object to read in pieces; one that is large is never in memory whole.
+
+        A large one that is not read to its end was not checked. Raises as `read` does, while it is read too.
+        """
+        stated = self.header(oid)
+        if stated is None or stated[0] != want or stated[1] <= LARGE:
+            content = self.read(oid, want)
+            return Pieces(want, len(content), iter((content,)))
+        try:
+            there = self.loose.open(oid)
+        except Damaged:
+            there = None
+        if there is not None:
+            return there._replace(parts=_told(there.parts, oid))
+        # a child of its own, which ends when nobody wants the rest
+        return Pieces(*stated, _told(_from_child(self.git_dir, oid), oid))
+
     def read_many(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
         """Gives (type, content) for each id, packed ones in one go."""
         answers: dict[str, tuple[str, bytes] | None] = {}
-        packed = []
+        packed, damaged = [], set()
         for oid in ids:
             try:
                 found = self._unpacked(oid)
             except Damaged:
                 found = None
+                damaged.add(oid)
             if found is None:
                 packed.append(oid)
             else:
                 answers[oid] = found
         answers.update(zip(packed, self._packed(packed), strict=True))
+        for oid in damaged:
+            there = answers[oid]
+            if there is not None and object_id(*there) != oid:
+                answers[oid] = None  # git read the damaged file and did not hash it
         return [answers[oid] for oid in ids]
 
     def _packed(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
         if not ids:
             return []
-        found: list[tuple[str, bytes] | None] = [None] * len(ids)
-        for attempt in (1, 2):
+        found = self._asked(lambda child: child.ask(ids), lambda found: None not in found)
+        if found is not None:
+            return found
+        # git dies of a damaged object: ask for each alone
+        return [None] if len(ids) == 1 else [self._packed([oid])[0] for oid in ids]
+
+    def _asked(self, ask: Callable[[ObjectChild], T | None], whole: Callable[[T], bool] = lambda _: True) -> T | None:
+        """Gives what the child that reads packs answers, a new one when it died or does not see the present packs.
+
+        None when it dies again.
+        """
+        found: T | None = None
+        for _ in (1, 2):
             stamp = self._packs_stamp()
             if self._child is None:
                 self._child, self._child_stamp = ObjectChild(self.git_dir), stamp
             try:
-                found = self._child.ask(ids)
+                found = ask(self._child)
             except OSError:
-                # git died, as it does of a damaged object: ask a new one, then one by one
                 self.close()
-                if attempt == 2 and len(ids) > 1:
-                    return [self._packed([oid])[0] for oid in ids]
+                self._heal()
                 continue
-            if None not in found or stamp == self._child_stamp:
+            if (found is not None and whole(found)) or stamp == self._child_stamp:
                 break
             self.close()  # packs came or went since the child looked: a new one sees what is there now
         return found
@@ -199,6 +266,9 @@ class Objects:
         """Gives the type of an object, or None."""
         if oid in self._commits:
             return "commit"
+        stated = self.header(oid)
+        if stated is not None and stated[1] > LARGE:
+            return stated[0]
         found = self.find(oid)
         return None if found is None else found[0]
 
@@ -229,6 +299,15 @@ class Objects:
     def write(self, kind: str, content: bytes) -> str:
         """Makes an object, notes it in `new` for the journal, and gives its id; a large one is on disk at once."""
         made = self.loose.make(kind, content)
+        self.new[made.id] = made
+        return made.id
+
+    def write_file(self, source: BinaryIO) -> str:
+        """Makes a blob of an open file's bytes; a large file is never in memory whole."""
+        size = os.fstat(source.fileno()).st_size
+        if size <= FSYNC_SIZE:
+            return self.write("blob", source.read())
+        made = self.loose.make_large("blob", size, pieces(source))
         self.new[made.id] = made
         return made.id
 
@@ -292,6 +371,22 @@ class Objects:
                 self.loose.unlink(oid)
                 raise
             self.new[oid] = NewObject(oid, "", packed)
+
+
+def _told(parts: Iterator[bytes], oid: str) -> Iterator[bytes]:
+    """Yields pieces, and tells of what is wrong with them as an error of the store."""
+    try:
+        yield from parts
+    except (Damaged, BrokenPipeError) as error:
+        raise StoreCorruptError(f"the object {oid} is damaged: {error}", hint="run `rw repair`", object=oid) from None
+
+
+def _from_child(git_dir: str, oid: str) -> Iterator[bytes]:
+    child = ObjectChild(git_dir)
+    try:
+        yield from child.parts(oid)
+    finally:
+        child.close()
 
 
 def commit_bytes(

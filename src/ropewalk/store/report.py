@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 
@@ -262,7 +262,7 @@ def _by_hunks(store: Store, merged: Merged, conflict: Conflict, text: str, answe
     return b"".join(out)
 
 
-def read_nothing(path: str) -> bytes:
+def read_nothing(path: str) -> BinaryIO:
     """Refuses a file where only a text can stand."""
     raise InvalidError("a hunk's answer can't name a file", path=path)
 

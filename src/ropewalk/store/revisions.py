@@ -13,6 +13,7 @@ from ropewalk.core.ids import HEX40, HEX_PREFIX, path_bytes
 from ropewalk.store.objects import Commit
 from ropewalk.store.store import Store, resolve_ref
 
+_FAR = 32
 _STEP = re.compile(r"(~|\^)(\d{0,9})")
 _REV = re.compile(r"(?P<name>[^~^:\0]+)(?P<steps>(?:[~^]\d{0,9})*)\Z")
 
@@ -35,7 +36,9 @@ def resolve(store: Store, rev: str) -> str:
     oid = _name(store, found["name"])
     for mark, digits in _STEP.findall(found["steps"]):
         number = int(digits) if digits else 1
-        if mark == "~":
+        if mark == "~" and number > _FAR:
+            oid = _far(store, oid, number, rev)
+        elif mark == "~":
             for _ in range(number):
                 oid = _parent(store, oid, 1, rev)
         elif number:
@@ -48,6 +51,15 @@ def _parent(store: Store, oid: str, number: int, rev: str) -> str:
     if number > len(parents):
         raise NotFoundError(f"{rev!r}: {oid[:12]} has {len(parents)} parents", rev=rev)
     return parents[number - 1]
+
+
+def _far(store: Store, oid: str, number: int, rev: str) -> str:
+    """Gives the n-th first parent; git finds a far one faster than we do."""
+    words = ["rev-list", "--first-parent", f"--skip={number}", "--max-count=1", oid]
+    found = store.git(*words, timeout=120).text()
+    if not HEX40.match(found):
+        raise NotFoundError(f"{rev!r}: {oid[:12]} has fewer than {number} first parents in a row", rev=rev)
+    return found
 
 
 def _name(store: Store, name: str) -> str:
