@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
 
+from ropewalk.core import durable
 from ropewalk.core.errors import (
+    BusyError,
     GitImportDivergedError,
     InvalidError,
     NotFoundError,
-    RopewalkError,
+    RemoteError,
     StoreCorruptError,
     StoreFormatError,
     StoreIOError,
@@ -27,6 +29,11 @@ from ropewalk.operations.registry import Command, operation
 from ropewalk.store import layout, maintain, repair, verify
 from ropewalk.store.revisions import default_branch
 from ropewalk.store.store import Store
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from ropewalk.store.sources import Source
 
 
 class InitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,7 +81,7 @@ def init(ctx: Context, req: InitRequest) -> StoreInfo:
     if not os.path.isdir(start):
         if os.path.lexists(start):
             raise InvalidError(f"{start} is not a folder", path=start)
-        os.makedirs(start)
+        durable.make_folders(start)
     found = layout.git_common_dir(start)
     root = ctx.named_root or layout.default_root(start)
     if os.path.lexists(root):
@@ -82,19 +89,15 @@ def init(ctx: Context, req: InitRequest) -> StoreInfo:
     name = req.name or re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(os.path.realpath(start))) or "store"
     branch = short_ref(check_ref(req.branch)) if req.branch else None
     source = importing.current_branch(found[0]) if found and not req.no_import else None
-    layout.create(root, str(uuid.uuid4()), name, branch or (source[0] if source else "main"))
-    ctx.adopt_root(root)
-    if source is not None and found is not None:
-        try:
-            importing.import_branch(ctx.store, found[0], source[0], into=f"refs/heads/{branch or source[0]}",
-                                    actor=ctx.agent_or_none or "git/import")  # fmt: skip
-        except RopewalkError:
-            import shutil
 
-            # an error changes nothing: the store that was to hold the branch goes again
-            ctx.close()
-            shutil.rmtree(root, ignore_errors=True)
-            raise
+    def fill(part: str) -> None:
+        if source is not None and found is not None:
+            with Store(part) as store:
+                importing.import_branch(store, found[0], source[0], into=f"refs/heads/{branch or source[0]}",
+                                        actor=ctx.agent_or_none or "git/import")  # fmt: skip
+
+    layout.create(root, str(uuid.uuid4()), name, branch or (source[0] if source else "main"), fill)
+    ctx.adopt_root(root)
     return describe(ctx.store)
 
 
@@ -168,16 +171,37 @@ class VerifyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     errors=(NotFoundError, StoreFormatError, StoreCorruptError),
 )
 def verify_store(ctx: Context, req: VerifyRequest) -> verify.Verified:
-    """Checks the store and changes nothing."""
-    result = verify.verify(ctx.store, deep=req.deep, progress=ctx.progress)
+    """Checks the store and changes nothing; one that can't be opened because it is damaged is a finding too."""
+    try:
+        store = ctx.store
+    except (StoreCorruptError, StoreFormatError) as error:
+        if "found" in error.details:  # not damaged, but a newer ropewalk's
+            raise
+        result = verify.closed(error)
+    else:
+        from ropewalk.workspace import care as workspace_care
+
+        result = verify.verify(store, deep=req.deep, progress=ctx.progress)
+        more = workspace_care.findings(store)
+        if more:
+            result = msgspec.structs.replace(
+                result,
+                findings=result.findings + more,
+                problems=result.problems + [f"{f.object} of the store's own is damaged" for f in more],
+            )
     if result.problems:
         ctx.exit = 10
     return result
 
 
 class RepairRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Takes what else to do."""
+    """Takes what else to do, and where else to look for what the store lacks."""
 
+    from_: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=4096)]],
+        Meta(max_length=100, description="a backup, another store, a repository, a bundle or a URL that may have it"),
+    ] = msgspec.field(name="from", default_factory=list)
+    rebuild: Annotated[bool, Meta(description="make a new database of what is left; the old one is kept")] = False
     unblock: Annotated[bool, Meta(description="continue a stopped process that holds the writer lock")] = False
     kill: Annotated[bool, Meta(description="with --unblock: end that process instead")] = False
 
@@ -187,20 +211,50 @@ class RepairRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request=RepairRequest,
     response=repair.Repaired,
     summary="Put back what can be put back; exit 10 when something is left",
-    errors=(NotFoundError, StoreFormatError, StoreCorruptError, StoreIOError),
+    errors=(NotFoundError, StoreFormatError, StoreCorruptError, StoreIOError, BusyError, RemoteError),
     writes=True,
     identity=False,
 )
 def repair_store(ctx: Context, req: RepairRequest) -> repair.Repaired:
-    """Repairs the store."""
+    """Repairs the store: from its own copies first, then from the places named, then from its workspaces."""
+    from contextlib import ExitStack
+
+    from ropewalk.store import rebuild
+    from ropewalk.workspace import care as workspace_care
+
     if req.kill and not req.unblock:
         raise InvalidError("--kill goes with --unblock")
     if req.unblock:
         repair.unblock(ctx.root, kill=req.kill)
-    result = repair.repair(ctx.store, progress=ctx.progress)
-    if result.left:
+    done = repair.mend_format(ctx.root)
+    if req.rebuild:
+        wait = float(ctx.settings["lock_wait"].value or 0)
+        done += rebuild.rebuild(ctx.root, lock_wait=wait, progress=ctx.progress)
+    with ExitStack() as stack:
+        store = ctx.store
+        places = [_place(ctx, text, stack) for text in req.from_] + workspace_care.places(store)
+        for place in places:
+            stack.callback(place.close)
+        result = repair.repair(store, progress=ctx.progress, places=places, rebuilt=req.rebuild)
+        done += result.done + workspace_care.mend(store)
+    left = [f for f in result.left if f.kind != "workspace"] + workspace_care.findings(store)
+    if left:
         ctx.exit = 10
-    return result
+    return repair.Repaired(done, left)
+
+
+def _place(ctx: Context, text: str, stack: ExitStack) -> Source:
+    """Gives the place that a text names; a URL or a bundle is fetched first."""
+    from ropewalk.remote import lending, transport
+    from ropewalk.store import sources
+
+    repo = ctx.store.layout.repo
+    if not transport.is_url(text) and os.path.isdir(ctx.path(text)):
+        return sources.of_folder(repo, ctx.path(text))
+    ctx.progress(f"repair: fetching {text}")
+    where = text if transport.is_url(text) else ctx.path(text)
+    objects = stack.enter_context(lending.lent(ctx.store.layout.root, where))
+    return sources.Source(text, repo, objects)
 
 
 @operation(

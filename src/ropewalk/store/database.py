@@ -50,12 +50,27 @@ CREATE TABLE check_runs (key TEXT NOT NULL, entry INTEGER NOT NULL, tree TEXT NO
                          PRIMARY KEY (key, entry)) WITHOUT ROWID;
 CREATE INDEX check_runs_entry ON check_runs (entry);
 """,
+    """
+CREATE TABLE remotes (name TEXT PRIMARY KEY, url TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE equivalents (was TEXT NOT NULL, ref TEXT NOT NULL, now TEXT NOT NULL, op INTEGER NOT NULL,
+                          PRIMARY KEY (was, ref, now)) WITHOUT ROWID;
+CREATE INDEX equivalents_now ON equivalents (now, ref);
+""",
 )
 """What the database gained since its first form; `meta.schema` counts the steps that a store has taken."""
 
 
+DATABASE_HINT = (
+    "run `rw verify`; then `rw repair --rebuild` makes a database of what is left, `rw restore` a store of a backup"
+)
+"""Is what to do about a database that can't be used."""
+
+
 class Database:
-    """Is one connection to `store.db`; not shared between threads or across a fork."""
+    """Is one connection to `store.db`; not shared between threads or across a fork.
+
+    One that makes the database syncs nothing.
+    """
 
     def __init__(self, path: str, *, create: bool = False) -> None:
         self.path = path
@@ -70,8 +85,12 @@ class Database:
             keep = array("i", [1])
             self.con.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, keep.buffer_info()[0])
             if create:
-                self.con.execute("PRAGMA journal_mode=WAL")
-            self.con.execute("PRAGMA synchronous=NORMAL; PRAGMA mmap_size=0; PRAGMA cache_size=-8000")
+                # SQLite keeps some failed syncs to itself: who makes a database syncs its files, once, when it is whole
+                mode = next(iter(self.con.execute("PRAGMA synchronous=OFF; PRAGMA journal_mode=WAL")))[0]
+                if mode != "wal":  # an error on the way to it is no error to SQLite
+                    raise StoreIOError("the database can't have a log", operation="making the database")
+            self.con.execute(f"PRAGMA synchronous={'OFF' if create else 'NORMAL'}")
+            self.con.execute("PRAGMA mmap_size=0; PRAGMA cache_size=-8000")
 
     def _note_wal(self, _: apsw.Connection, __: str, pages: int) -> int:
         self.wal_pages = pages
@@ -161,14 +180,18 @@ def typed(operation: str) -> Iterator[None]:
         raise
     except UnicodeEncodeError as error:
         raise InvalidError(f"{error.object!a:.100} is not UTF-8", hint="names and revisions are UTF-8 text") from None
+    except UnicodeDecodeError as error:
+        words = f"store.db holds text that is none: {error}"
+        raise StoreCorruptError(words, hint=DATABASE_HINT, file="store.db") from None
     except (apsw.CorruptError, apsw.NotADBError, apsw.FormatError) as error:
-        raise StoreCorruptError(f"store.db is damaged: {error}", file="store.db") from None
+        raise StoreCorruptError(f"store.db is damaged: {error}", hint=DATABASE_HINT, file="store.db") from None
     except apsw.FullError as error:
         raise NoSpaceError(f"{operation}: {error}", operation=operation, file="store.db") from None
     except apsw.BusyError as error:
         raise BusyError(f"{operation}: {error}", operation=operation) from None
     except (apsw.SQLError, apsw.SchemaChangeError) as error:
-        raise StoreCorruptError(f"store.db lacks what {operation} needs: {error}", file="store.db") from None
+        words = f"store.db lacks what {operation} needs: {error}"
+        raise StoreCorruptError(words, hint=DATABASE_HINT, file="store.db") from None
     except apsw.ReadOnlyError as error:
         raise StoreIOError(
             f"{operation}: {error}", hint="check the owner and the mount of the store", operation=operation

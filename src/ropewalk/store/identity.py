@@ -48,11 +48,23 @@ def _authors(path: str) -> bytes:
     return known[1]
 
 
-def _entry(data: bytes, family: str) -> dict[str, object]:
+def check(layout: Layout) -> None:
+    """Raises `E_INVALID` when authors.toml can't be read."""
+    _table(_authors(layout.authors))
+
+
+def _table(data: bytes) -> dict[str, object]:
     try:
-        table = msgspec.toml.decode(data)
+        found: dict[str, object] = msgspec.toml.decode(data)
+        return found
     except UNREADABLE as error:
-        raise InvalidError(f"authors.toml can't be read: {error}", file="authors.toml") from None
+        raise InvalidError(
+            f"authors.toml can't be read: {error}", hint="mend that file, or remove it", file="authors.toml"
+        ) from None
+
+
+def _entry(data: bytes, family: str) -> dict[str, object]:
+    table = _table(data)
     entry = table.get(family, {})
     if not isinstance(entry, dict):
         raise InvalidError(f"authors.toml: {family} is not a table", file="authors.toml")

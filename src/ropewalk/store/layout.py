@@ -15,23 +15,25 @@ runs/          one folder a run
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 
+from ropewalk.core import durable
 from ropewalk.core.clock import boot_id
 from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import (
     InvalidError,
     NotFoundError,
+    StoreCorruptError,
     StoreFormatError,
     UnsupportedError,
     UnsupportedFilesystemError,
     os_error,
 )
-from ropewalk.core.process import git, git_env, git_program, run
+from ropewalk.core.process import git, git_env, git_error, git_program, run
 from ropewalk.store.database import SCHEMA, Database
-from ropewalk.store.loose import sync_folder, write_all
 
 FORMAT = 1
 WAL_BYTES = 9 << 20
@@ -39,13 +41,26 @@ WORKSPACE_MARK = "ropewalk.json"
 _NETWORK = {0x6969: "NFS", 0xFF534D42: "CIFS", 0xFE534D42: "SMB", 0x517B: "SMB", 0x65735546: "FUSE",
             0x01021997: "9p", 0x5346544E: "NTFS", 0x73757245: "Coda", 0x6B414653: "AFS"}  # fmt: skip
 
-_HOOK = """#!/bin/sh
+HOOK = """#!/bin/sh
 # Refs of this repository are moved by ropewalk alone; its database is the truth.
 if [ "$1" = prepared ]; then
   echo "this repository belongs to a ropewalk store: move refs with 'rw ref set NAME REV --expect ID'" >&2
   exit 1
 fi
 """
+
+SETTINGS = {
+    "core.bare": "true",
+    "core.repositoryformatversion": "1",
+    "extensions.preciousObjects": "true",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "receive.autogc": "false",
+    "receive.fsckObjects": "true",
+    "transfer.hideRefs": "refs/ropewalk",
+    "core.logAllRefUpdates": "false",
+}
+"""Is what `repo.git/config` must say, by git's names."""
 
 _AUTHORS = """# Agent families and the names and addresses their commits carry.
 # [claude]
@@ -83,6 +98,11 @@ class Layout(NamedTuple):
         return os.path.join(self.root, "store.db")
 
     @property
+    def flushed(self) -> str:
+        """Gives the path of the mark that says up to which operation all is on disk."""
+        return os.path.join(self.root, "flushed")
+
+    @property
     def lock(self) -> str:
         """Gives the path of the writer lock."""
         return os.path.join(self.root, "writer.lock")
@@ -109,6 +129,8 @@ def read_format(root: str) -> StoreFormat:
         with open(os.path.join(root, "FORMAT"), "rb") as file:
             data = file.read(65_536)
     except (FileNotFoundError, NotADirectoryError):
+        if os.path.isdir(os.path.join(root, "repo.git")) and os.path.exists(os.path.join(root, "writer.lock")):
+            raise StoreCorruptError("FORMAT is missing", hint="run `rw repair`", file="FORMAT") from None
         raise NotFoundError(f"there is no store at {root}", hint="run `rw init` to make one", path=root) from None
     except (OSError, ValueError) as error:
         if isinstance(error, ValueError):
@@ -117,7 +139,9 @@ def read_format(root: str) -> StoreFormat:
     try:
         found = msgspec.json.decode(data, type=StoreFormat)
     except UNREADABLE as error:
-        raise StoreFormatError(f"FORMAT can't be read: {error}", file="FORMAT") from None
+        raise StoreFormatError(
+            f"FORMAT can't be read: {error}", hint="run `rw repair`, which has a second copy", file="FORMAT"
+        ) from None
     if found.format != FORMAT:
         raise StoreFormatError(
             f"the store has format {found.format}, this ropewalk writes format {FORMAT}",
@@ -235,8 +259,12 @@ def git_version() -> tuple[int, int]:
     return major, minor
 
 
-def create(root: str, store_id: str, name: str, branch: str) -> None:
-    """Makes a store at a path that does not exist; it appears whole by one rename, or not at all."""
+def create(root: str, store_id: str, name: str, branch: str, fill: Callable[[str], None] | None = None) -> None:
+    """Makes a store at a path that does not exist; it appears whole by one rename, or not at all.
+
+    `fill` puts into it what belongs there from the first moment, at the path that it has until then.
+    """
+    import errno
     import shutil
 
     git_version()
@@ -244,7 +272,7 @@ def create(root: str, store_id: str, name: str, branch: str) -> None:
     root = os.path.abspath(root)
     part = f"{root}.new-{os.getpid()}"
     try:
-        os.makedirs(os.path.dirname(root), exist_ok=True)
+        durable.make_folders(os.path.dirname(root))
         os.mkdir(part, 0o755)
     except OSError as error:
         raise os_error(error, "making the store's folder") from None
@@ -258,68 +286,56 @@ def create(root: str, store_id: str, name: str, branch: str) -> None:
             timeout=60,
         )
         if done.code:
-            raise UnsupportedError(f"git init failed: {done.err.decode('utf-8', 'replace').strip()}")
-        for key, value in {
-            "core.repositoryformatversion": "1",
-            "extensions.preciousObjects": "true",
-            "gc.auto": "0",
-            "maintenance.auto": "false",
-            "receive.autogc": "false",
-            "receive.fsckObjects": "true",
-            "transfer.hideRefs": "refs/ropewalk",
-            "core.logAllRefUpdates": "false",
-        }.items():
+            raise git_error("init", done)
+        for key, value in SETTINGS.items():
             git(new.repo, "config", key, value)
         os.makedirs(os.path.join(new.repo, "hooks"), exist_ok=True)
         os.makedirs(os.path.join(new.repo, "info"), exist_ok=True)
-        _write(os.path.join(new.repo, "hooks", "reference-transaction"), _HOOK.encode(), 0o755)
+        _write(os.path.join(new.repo, "hooks", "reference-transaction"), HOOK.encode(), 0o755)
         _write(new.authors, _AUTHORS.encode(), 0o644)
         _write(new.lock, b"", 0o600)
-        database = Database(new.database, create=True)
-        database.run("BEGIN IMMEDIATE")
-        for statement in SCHEMA.split(";\n"):
-            if statement.strip():
-                database.run(statement)
-        database.set_meta("boot_id", boot_id())
-        database.set_meta("store_id", store_id)
-        database.run("COMMIT")
-        database.upgrade()
-        database.checkpoint()
-        database.close()
-        # the log gets its blocks at once: syncing an append writes the file's size too, and stalls every writer
-        _write(new.database + "-wal", b"\0" * WAL_BYTES, 0o644)
-        database = Database(new.database)
-        database.set_meta("wal_inode", str(os.stat(new.database + "-wal").st_ino))
-        database.close()
-        _write(new.format, msgspec.json.encode(StoreFormat(FORMAT, store_id, name)) + b"\n", 0o644)
-        for folder, _, files in os.walk(part):
-            for file in files:
-                _sync_file(os.path.join(folder, file))
-            sync_folder(folder)
+        create_database(new.database, StoreFormat(FORMAT, store_id, name), branch)
+        write_format(new, StoreFormat(FORMAT, store_id, name))
+        if fill is not None:
+            fill(part)
         try:
-            os.rename(part, root)
+            durable.install(part, root)
         except OSError as error:
-            if os.path.isdir(root):
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise InvalidError(f"{root} exists already", hint="choose another path with --store") from None
             raise os_error(error, "making the store's folder") from None
-        sync_folder(os.path.dirname(root))
     except OSError as error:
         raise os_error(error, "making the store") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
+def create_database(path: str, known: StoreFormat, branch: str) -> None:
+    """Makes an empty database, unsynced; it keeps a second copy of what FORMAT and HEAD say."""
+    database = Database(path, create=True)
+    database.run("BEGIN IMMEDIATE")
+    for statement in SCHEMA.split(";\n"):
+        if statement.strip():
+            database.run(statement)
+    database.set_meta("boot_id", boot_id())
+    for name, value in {"store_id": known.id, "name": known.name, "branch": branch}.items():
+        database.set_meta(name, value)
+    database.run("COMMIT")
+    database.upgrade()
+    database.checkpoint()
+    database.close()
+    # the log gets its blocks at once: syncing an append writes the file's size too, and stalls every writer
+    _write(path + "-wal", b"\0" * WAL_BYTES, 0o644)
+
+
+def write_format(layout: Layout, known: StoreFormat) -> None:
+    """Writes FORMAT, unsynced."""
+    _write(layout.format, msgspec.json.encode(known) + b"\n", 0o644)
+
+
 def _write(path: str, data: bytes, mode: int) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
-        write_all(fd, data)
-    finally:
-        os.close(fd)
-
-
-def _sync_file(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
+        durable.write_all(fd, data)
     finally:
         os.close(fd)

@@ -1,29 +1,31 @@
 """Projection: what the database says of refs, and the journal's objects, written into `repo.git` for stock git.
 
-The database is the truth. Objects go first, as loose files, unsynced. A ref is written by tmp, fsync, rename
-and a sync of the folder, after the flush and outside the writer lock, for all that landed in the meantime at
-once. The file `projected` keeps the last operation and the last journal row shown, and the refs that had to
-wait. A ref that someone moved behind the store's back is never silently erased (A30): a value that ropewalk
+The database is the truth. Objects go first, then refs, each by a rename, after the flush and outside the writer
+lock, for all that landed in the meantime at once. Nothing of it is synced: after a power loss the next command
+writes all of it anew, and a ref that is on disk before its objects would help nobody. The file `projected` keeps
+the last operation and the last journal row shown, and the refs that had to wait. A ref that someone moved behind the store's back is never silently erased (A30): a value that ropewalk
 never gave it is kept under `refs/ropewalk/foreign/`.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import msgspec
 from blake3 import blake3
 
+from ropewalk.core import durable
 from ropewalk.core.decoding import UNREADABLE
-from ropewalk.core.errors import StoreCorruptError, os_error
+from ropewalk.core.durable import write_all
+from ropewalk.core.errors import os_error
 from ropewalk.core.ids import HEX40
-from ropewalk.core.process import git
 from ropewalk.store import packs
-from ropewalk.store.loose import Damaged, sync_folder, write_all
+from ropewalk.store.lock import WriterLock
+from ropewalk.store.loose import Damaged, inflate
 
 if TYPE_CHECKING:
     from ropewalk.store.store import Store
@@ -36,19 +38,25 @@ _PACK_ROWS = 6
 class Shown(msgspec.Struct, frozen=True):
     """Is the content of the file `projected`: the last operation and the last journal row that are shown.
 
-    `waiting` are refs that a git process kept from being shown.
+    `waiting` are refs that a git process kept from being shown, `check` is a sum over the rest.
     """
 
     op: int = 0
     waiting: tuple[str, ...] = ()
     seq: int = 0
+    check: int = 0
+
+    def checked(self) -> Shown:
+        """Gives the same with its sum."""
+        return Shown(self.op, self.waiting, self.seq, crc32(repr((self.op, self.waiting, self.seq)).encode()))
 
 
 def read_shown(store: Store) -> Shown:
     """Gives what the file `projected` says; a missing or torn one means that nothing was shown."""
     try:
         with open(os.path.join(store.layout.root, "projected"), "rb") as file:
-            return msgspec.json.decode(file.read(), type=Shown)
+            found = msgspec.json.decode(file.read(), type=Shown)
+        return found if found.check == found.checked().check else Shown()
     except (FileNotFoundError, *UNREADABLE):
         return Shown()
     except OSError as error:
@@ -82,24 +90,19 @@ def expose(store: Store) -> None:
 
 @contextmanager
 def _projecting(store: Store, *, wait: bool) -> Iterator[bool]:
-    """Holds the projector's lock; gives False when another has it and `wait` is off."""
-    path = os.path.join(store.layout.root, "projector.lock")
+    """Holds the projector's lock; gives False when another has it and `wait` is off, `E_BUSY` past the bound."""
+    lock = WriterLock(os.path.join(store.layout.root, "projector.lock"), "the projector's lock")
+    if wait:
+        lock.acquire(store.lock_wait)
+    elif not lock.try_acquire():
+        yield False
+        return
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise os_error(error, "projection of refs") from None
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
         yield True
     except OSError as error:
         raise os_error(error, "projection of refs") from None
     finally:
-        fcntl.flock(fd, fcntl.LOCK_UN)  # a child that another thread is starting may still hold the descriptor (A25)
-        os.close(fd)
+        lock.release()
 
 
 def _last_seq(store: Store) -> int:
@@ -130,13 +133,23 @@ def _objects(store: Store, shown: Shown) -> Shown:
     return after
 
 
+def _whole(store: Store, oid: str, packed: bytes) -> bool:
+    """Says whether a journal row holds its object; one that does not is passed over with a warning."""
+    try:
+        inflate(packed, oid)
+        return True
+    except Damaged as error:
+        store.warnings.append(f"the journal's copy of {oid} is damaged: {error}; run `rw repair`")
+        return False
+
+
 def _pack(store: Store, rows: list[tuple[str, bytes]]) -> None:
     folder = os.path.join(store.layout.repo, "objects", "pack")
     names = packs.present(folder)
     try:
         packs.write(folder, packs.from_loose(rows))
-    except Damaged as error:
-        raise StoreCorruptError(f"the object journal is damaged: {error}") from None
+    except Damaged:
+        packs.write(folder, packs.from_loose(row for row in rows if _whole(store, *row)))
     if len(names) >= packs.MANY and (crowded := packs.crowded(folder, names)):
         packs.merge(folder, crowded)
 
@@ -155,6 +168,14 @@ def renew(store: Store, top: int) -> None:
             # the packs go last: what is only in them is written again before
             _objects(store, msgspec.structs.replace(shown, seq=min(shown.seq, top)))
             packs.remove(folder, names)
+
+
+def show_again(store: Store) -> None:
+    """Removes the projection's own packs, of which one is damaged or gone, and shows all of the journal anew."""
+    folder = os.path.join(store.layout.repo, "objects", "pack")
+    with _projecting(store, wait=True):
+        packs.remove(folder, packs.present(folder))
+        _objects(store, msgspec.structs.replace(read_shown(store), seq=0))
 
 
 def forget(store: Store) -> None:
@@ -176,8 +197,9 @@ def _project(store: Store, shown: Shown, rows: list[tuple[str, str | None, int]]
     repo = store.layout.repo
     warnings: list[str] = []
     waiting: list[str] = []
-    folders: set[str] = set()
-    foreign: list[tuple[str, str]] = []
+    number = 0
+    _free_packed_refs(repo)
+    top = max([shown.op, *(op for _, _, op in rows)])
     # removals first, so that `a/b` may take the place of `a` (A31)
     for name, target, _ in sorted(rows, key=lambda row: (row[1] is not None, row[0])):
         if os.path.exists(f"{repo}/{name}.lock"):
@@ -191,24 +213,19 @@ def _project(store: Store, shown: Shown, rows: list[tuple[str, str | None, int]]
             if store.objects.packed(found) is None:
                 warnings.append(f"{name} was set to {found} without ropewalk, which does not exist")
             else:
-                foreign.append((name, found))
+                _keep(repo, f"refs/ropewalk/foreign/{top}-{number}/{name[5:]}", found)
+                number += 1
                 warnings.append(f"{name} was moved to {found} without ropewalk; kept under refs/ropewalk/foreign/")
         if target is None:
-            if not _remove(repo, name, folders):
+            if not _remove(repo, name):
                 waiting.append(name)
                 warnings.append(f"packed-refs is locked by a git process; repo.git shows {name} until later")
             continue
         try:
-            _put(repo, name, target, folders)
+            _put(repo, name, target)
         except (IsADirectoryError, NotADirectoryError, FileExistsError):
             waiting.append(name)
             warnings.append(f"{name} clashes with a ref in repo.git; it is shown there later")
-    top = max([shown.op, *(op for _, _, op in rows)])
-    for number, (name, value) in enumerate(foreign):
-        _put(repo, f"refs/ropewalk/foreign/{top}-{number}/{name[5:]}", value, folders)
-    for folder in folders:
-        if os.path.isdir(folder):
-            sync_folder(folder)
     _note(store, Shown(top, tuple(waiting), shown.seq))
     return warnings
 
@@ -217,7 +234,7 @@ def _note(store: Store, shown: Shown) -> None:
     """Writes the file `projected` in place, unsynced: after a power loss, or when torn, it is not believed."""
     fd = os.open(os.path.join(store.layout.root, "projected"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        data = msgspec.json.encode(shown)
+        data = msgspec.json.encode(shown.checked())
         write_all(fd, data.ljust(os.fstat(fd).st_size))
     finally:
         os.close(fd)
@@ -230,7 +247,19 @@ def read_ref(repo: str, name: str) -> str | None:
             text = file.read(64).strip().decode("ascii", "replace")
         return text if HEX40.match(text) else None
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return packed_refs(repo).get(name)
+        return _packed_ref(repo, name)
+
+
+def _packed_ref(repo: str, name: str) -> str | None:
+    """Gives one ref of the file `packed-refs`, which may have thousands of others."""
+    try:
+        with open(f"{repo}/packed-refs", "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return None
+    end = data.find(b" %s\n" % name.encode("utf-8", "surrogateescape"))
+    found = data[max(0, end - 40) : max(0, end)].decode("ascii", "replace")
+    return found if end >= 40 and (end == 40 or data[end - 41 : end - 40] == b"\n") and HEX40.match(found) else None
 
 
 def packed_refs(repo: str) -> dict[str, str]:
@@ -243,8 +272,8 @@ def packed_refs(repo: str) -> dict[str, str]:
     return {row[1]: row[0] for row in rows if len(row) == 2}
 
 
-def _put(repo: str, name: str, target: str, folders: set[str]) -> None:
-    """Writes a ref by a synced file and a rename.
+def _put(repo: str, name: str, target: str) -> None:
+    """Writes a ref by a rename, unsynced: after a power loss all are written anew from the database.
 
     Two spare files a ref take turns, each linked under its own name too, so that a busy branch makes and frees
     no inode: ext4 passes over recently freed ones, one by one, at each new file.
@@ -256,15 +285,9 @@ def _put(repo: str, name: str, target: str, folders: set[str]) -> None:
     fd = os.open(spare, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         write_all(fd, target.encode("ascii") + b"\n")
-        os.fsync(fd)
     finally:
         os.close(fd)
-    if not os.path.isdir(folder):
-        os.makedirs(folder, exist_ok=True)
-        above = folder
-        while above != repo:
-            above = os.path.dirname(above)
-            folders.add(above)
+    os.makedirs(folder, exist_ok=True)
     if os.path.isdir(final):
         _prune(final)
     try:
@@ -277,15 +300,18 @@ def _put(repo: str, name: str, target: str, folders: set[str]) -> None:
     except BaseException:
         os.unlink(part)
         raise
-    folders.add(folder)
+
+
+def _keep(repo: str, name: str, value: str) -> None:
+    """Writes a ref that the database does not know; it is durable before what it was read from may go."""
+    final = f"{repo}/{name}"
+    durable.make_folders(os.path.dirname(final))
+    durable.replace(final, value.encode("ascii") + b"\n", part=f"{repo}/rw-ref-{os.getpid()}")
 
 
 def _spare(repo: str, name: str) -> str:
     """Gives a spare file that no ref is linked to."""
-    folder = f"{repo}/ropewalk-spare"
-    if not os.path.isdir(folder):
-        os.makedirs(folder, exist_ok=True)
-    base = f"{folder}/{blake3(name.encode('utf-8')).hexdigest(length=8)}"
+    base = f"{_spares(repo)}/{blake3(name.encode('utf-8')).hexdigest(length=8)}"
     for end in ("-0", "-1"):
         try:
             if os.stat(base + end).st_nlink == 1:
@@ -294,6 +320,13 @@ def _spare(repo: str, name: str) -> str:
             return base + end
     os.unlink(base + "-0")
     return base + "-0"
+
+
+def _spares(repo: str) -> str:
+    folder = f"{repo}/ropewalk-spare"
+    if not os.path.isdir(folder):
+        os.makedirs(folder, exist_ok=True)
+    return folder
 
 
 def _prune(folder: str) -> None:
@@ -305,34 +338,71 @@ def _prune(folder: str) -> None:
             return
 
 
-def _remove(repo: str, name: str, folders: set[str]) -> bool:
+def _remove(repo: str, name: str) -> bool:
     """Removes a ref; gives False when it stays in `packed-refs`, because that is locked."""
     path = f"{repo}/{name}"
     try:
         os.unlink(path)
-        folders.add(os.path.dirname(path))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         pass
-    if name in packed_refs(repo):
-        git(repo, "update-ref", "--no-deref", "--stdin", stdin=f"delete {name}\n".encode(), timeout=30, ok=(0, 128))
+    gone = _packed_ref(repo, name) is None or _unpack(repo, name)
     folder = os.path.dirname(path)
     while folder.count("/") > repo.count("/") + 2:
         try:
             os.rmdir(folder)
         except OSError:
             break
-        folders.discard(folder)
         folder = os.path.dirname(folder)
-    return name not in packed_refs(repo)
+    return gone
+
+
+def _unpack(repo: str, name: str) -> bool:
+    """Takes a ref out of `packed-refs` under git's own lock of it; gives False when that is taken.
+
+    The lock is a link to a file of ours, by which `_free_packed_refs` knows one that a killed process left.
+    """
+    lock, mine = f"{repo}/packed-refs.lock", f"{_spares(repo)}/packed-refs"
+    os.close(os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    try:
+        os.link(mine, lock)
+    except FileExistsError:
+        return False
+    try:
+        with open(f"{repo}/packed-refs", "rb") as file:
+            lines = file.readlines()
+        kept, ours = [], False
+        for line in lines:
+            # a line that begins with ^ goes with the ref before it
+            ours = ours if line.startswith(b"^") else line.split(b" ", 1)[-1].rstrip(b"\n") == os.fsencode(name)
+            if not ours:
+                kept.append(line)
+        durable.replace(f"{repo}/packed-refs", b"".join(kept), part=f"{repo}/rw-ref-{os.getpid()}")
+    finally:
+        os.unlink(lock)
+    return True
+
+
+def _free_packed_refs(repo: str) -> None:
+    """Removes a lock of `packed-refs` that a killed process of ours left.
+
+    Whoever holds it holds the projector's lock too, and that is the caller's now.
+    """
+    lock = f"{repo}/packed-refs.lock"
+    try:
+        if os.path.samefile(lock, f"{repo}/ropewalk-spare/packed-refs"):
+            os.unlink(lock)
+    except FileNotFoundError:
+        pass
 
 
 def park(store: Store, name: str) -> None:
     """Moves a ref that ropewalk did not make below `refs/ropewalk/foreign/`, so that its commits stay reachable."""
-    folders: set[str] = set()
     value = read_ref(store.layout.repo, name)
     if value is not None:
-        _put(store.layout.repo, f"refs/ropewalk/foreign/{store.last_op()}/{name[5:]}", value, folders)
-    _remove(store.layout.repo, name, folders)
-    for folder in folders:
-        if os.path.isdir(folder):
-            sync_folder(folder)
+        _keep(store.layout.repo, f"refs/ropewalk/foreign/{store.last_op()}/{name[5:]}", value)
+    with _projecting(store, wait=True):
+        _remove(store.layout.repo, name)
+    folder = os.path.dirname(f"{store.layout.repo}/{name}")
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    durable.sync(folder)

@@ -8,12 +8,13 @@ written again from the journal, and refs are projected anew from the database, w
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ropewalk.core import clock
 from ropewalk.core.errors import RopewalkError
 from ropewalk.store import packs, projection
-from ropewalk.store.loose import Damaged, sync_folder
+from ropewalk.store.loose import Damaged, inflate, object_id
 
 if TYPE_CHECKING:
     from ropewalk.store.store import Store
@@ -29,18 +30,32 @@ def after_boot(store: Store) -> None:
             packs.remove(folder, packs.present(folder))  # never synced, and all of it is in the journal
             store.recovered = check_loose(store)
             projection.forget(store)
+            _lift_ban(store)
             store.db.run("BEGIN IMMEDIATE")
             store.db.set_meta("boot_id", clock.boot_id())
             store.db.run("COMMIT")
-        store.flush()
         projection.project(store)
     except RopewalkError as error:
         # a read-only disk can still be read; writers meet the same error again and report it
         store.warnings.append(f"the store was not recovered after the last boot: {error.message}")
 
 
-def check_loose(store: Store) -> dict[str, int]:
-    """Checks every loose object, puts damaged or lost ones back from the journal, and counts what it did."""
+def _lift_ban(store: Store) -> None:
+    """Ends the ban on writes that a failed sync brought: what the log lost then is not in it any more after a boot."""
+    try:
+        os.unlink(os.path.join(store.layout.root, "poisoned"))
+    except FileNotFoundError:
+        pass
+
+
+def check_loose(store: Store, *, shown: Collection[str] = ()) -> dict[str, int]:
+    """Checks every loose object, puts damaged or lost ones back from the journal, and counts what it did.
+
+    A damaged one that is nowhere else goes into the store's folder `damaged`: a merge or a commit that was never
+    answered leaves such, and of what is needed `verify` says that it is missing.
+
+    `shown` are ids that git sees elsewhere and that need no loose file.
+    """
     loose = store.objects.loose
     counts = {"loose_checked": 0, "restored": 0, "damaged": 0}
     bad: set[str] = set()
@@ -50,7 +65,7 @@ def check_loose(store: Store) -> dict[str, int]:
     for oid in loose.ids():
         counts["loose_checked"] += 1
         try:
-            loose.read(oid)
+            loose.check(oid)
         except Damaged:
             bad.add(oid)
     last = 0
@@ -59,18 +74,22 @@ def check_loose(store: Store) -> dict[str, int]:
     ):
         for seq, oid, packed in rows:
             last = seq
-            if oid in bad or not os.path.exists(loose.path(oid)):
+            if oid in bad or (oid not in shown and not os.path.exists(loose.path(oid))):
+                try:
+                    inflate(packed, oid)
+                except Damaged:
+                    continue  # verify tells of it, and repair looks for another copy
                 loose.put(oid, packed)
                 bad.discard(oid)
                 counts["restored"] += 1
     for oid in bad:
-        # git prefers a pack, our reader falls back to it; what is nowhere else stays as evidence
-        if store.objects.packed(oid) is not None:
-            loose.unlink(oid)
-        else:
+        # git prefers a pack, our reader falls back to it; what is nowhere else was never answered for, or was large
+        # and git gives a loose file's content without hashing it, so what it gives may be the damage itself
+        there = store.objects.packed(oid)
+        if (there is None or object_id(*there) != oid) and os.path.getsize(loose.path(oid)):
             counts["damaged"] += 1
-    if counts["restored"]:
-        for folder in {os.path.dirname(loose.path(f"{n:02x}{'0' * 38}")) for n in range(256)}:
-            if os.path.isdir(folder):
-                sync_folder(folder)
+            os.makedirs(os.path.join(store.layout.root, "damaged"), exist_ok=True)
+            os.rename(loose.path(oid), os.path.join(store.layout.root, "damaged", f"loose-{oid}"))
+        else:
+            loose.unlink(oid)
     return counts

@@ -11,26 +11,28 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import msgspec
 
-from ropewalk.core import clock
+from ropewalk.core import clock, durable
 from ropewalk.core.errors import (
     CasMismatchError,
     InvalidError,
     KeyReusedError,
     NotFoundError,
     RopewalkError,
+    StoreCorruptError,
     StoreIOError,
     os_error,
 )
 from ropewalk.core.ids import check_ref, short_ref
 from ropewalk.core.process import Done, git
 from ropewalk.store import oplog, projection
-from ropewalk.store.database import UPGRADES, Database, wal_handle
+from ropewalk.store.database import DATABASE_HINT, UPGRADES, Database, wal_handle
 from ropewalk.store.layout import Layout, StoreFormat, read_format
 from ropewalk.store.lock import DEFAULT_WAIT, WriterLock
-from ropewalk.store.loose import NewObject, sync_folder, write_all
+from ropewalk.store.loose import NewObject
 from ropewalk.store.objects import Objects
 from ropewalk.store.oplog import Body, Move
 from ropewalk.store.spool import Slot
@@ -58,18 +60,19 @@ class Store:
         self.lock = WriterLock(self.layout.lock)
         self.lock_wait = lock_wait
         self.structural = structural
-        self.objects = Objects(self.layout.repo, self._journalled, self.expose)
+        self.objects = Objects(self.layout.repo, self._journalled, self.expose, self.heal)
         self.recovered: dict[str, int] = {}
         self.warnings: list[str] = []
         self._slot: Slot | None = None
+        self._healed = False
         if not os.path.exists(self.layout.database):
-            from ropewalk.core.errors import StoreCorruptError
-
-            raise StoreCorruptError("store.db is missing", file="store.db", hint="restore it from a backup")
+            raise StoreCorruptError("store.db is missing", file="store.db", hint=DATABASE_HINT)
         self.db = Database(self.layout.database)
         self._wal = -1
-        self._wal_inode = 0
-        if self.db.meta("boot_id") != clock.boot_id():
+        self.lost = self.lost_ops()
+        if self.lost is not None:
+            self.warnings.append(f"{lost_words(self.lost)}; run `rw repair`")
+        elif self.db.meta("boot_id") != clock.boot_id():
             from ropewalk.store import recovery
 
             recovery.after_boot(self)
@@ -205,7 +208,7 @@ class Store:
         tx = Transaction(self)
         try:
             yield tx
-            tx.seal()
+            tx.wrote = self.db.con.total_changes() != tx.changes
             self.db.run("COMMIT")
         except BaseException:
             if not self.db.con.get_autocommit():
@@ -214,7 +217,7 @@ class Store:
 
     def finish(self, tx: Transaction) -> None:
         """Makes a committed transaction durable and visible to stock git, and tidies up when it is time."""
-        self.flush(tx.last_op)
+        self.flush(tx.last_op, always=tx.wrote and tx.last_op == tx.first_op)
         if tx.moved:
             self.show()
         elif tx.journal_seq % 256 < tx.journalled:
@@ -223,7 +226,7 @@ class Store:
             if self.db.wal_pages > WAL_PAGES and self.lock.try_acquire():
                 # an early checkpoint lets the log start over in blocks it has, where a sync has no file size to write
                 try:
-                    self.db.checkpoint()
+                    self.checkpoint()
                 finally:
                     self.lock.release()
                 from ropewalk.store import readers
@@ -253,7 +256,34 @@ class Store:
     def git(self, *args: str | bytes, **options: Any) -> Done:
         """Runs our git on `repo.git`, with every object of the store in its sight."""
         self.objects.spill()
+        try:
+            return git(self.layout.repo, *args, **options)
+        except (StoreCorruptError, StoreIOError) as error:
+            # a damaged commit-graph can end git by a signal
+            if (isinstance(error, StoreIOError) and "signal" not in error.details) or not self.heal():
+                raise
         return git(self.layout.repo, *args, **options)
+
+    def keep_still(self) -> None:
+        """Lets this process heal nothing, because it is to say what is wrong."""
+        self._healed = True
+
+    def heal(self) -> bool:
+        """Mends what is fixed or derived in `repo.git`, once a process, after git failed; says whether it did.
+
+        What a command needs of `repo.git` besides objects has a second copy, so its damage stops no command.
+        """
+        if self._healed:
+            return False
+        self._healed = True
+        from ropewalk.store import repository
+
+        try:
+            done = repository.heal(self)
+        except (RopewalkError, OSError):
+            return False  # a read-only disk, or more damage than that: verify tells
+        self.warnings += done
+        return bool(done)
 
     def _journalled(self, oid: str) -> bytes | None:
         row = self.db.row("SELECT packed FROM object_journal WHERE id = ? LIMIT 1", (oid,))
@@ -261,71 +291,97 @@ class Store:
 
     # durability
 
-    def flush(self, op: int | None = None) -> None:
+    def flush(self, op: int | None = None, *, always: bool = False) -> None:
         """Syncs the WAL so that everything up to operation `op` (default: all that is seen) is on disk.
 
-        A mark in the file `flushed` saves the sync when another process made it already. A sync that fails
+        `always` is for what was written without an operation, of which no mark tells. A mark in the file `flushed` saves the sync when another process made it already. A sync that fails
         poisons the store: it can't be repeated into a success, because the kernel reports a lost write once.
         """
         if op is None:
             op = self.last_op()
-        mark = os.path.join(self.layout.root, "flushed")
         stamp = clock.boot_id()[:8]
-        if op and self._flushed(mark, stamp) >= op:
+        known = self._flushed()
+        if op and not always and known is not None and known[0] == stamp and known[1] >= op:
             return
-        self._check_poison()
         upto = max(op, self.last_op())
         try:
-            fd, fresh = self._wal_handle()
-            os.fdatasync(fd)
-            if fresh:
-                sync_folder(self.layout.root)
+            os.fdatasync(self._wal_handle())
         except OSError as error:
-            self._poison(error)
+            self._poison(str(error.strerror))
             raise os_error(error, "sync of the store") from None
+        # after the sync, because another's may have failed meanwhile and have taken the kernel's only report of it
+        self._check_poison()
+        if known is not None and known[1] > upto:
+            return  # the database lost what the mark knows of, and only a repair may forget that
         try:
-            fd = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(self.layout.flushed, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                os.pwrite(fd, f"{stamp} {upto:016d}\n".encode("ascii"), 0)
+                words = f"{stamp} {upto:016d}".encode("ascii")
+                os.pwrite(fd, b"%s %08x\n" % (words, crc32(words)), 0)
             finally:
                 os.close(fd)
         except OSError:
             pass  # the mark only saves work
 
-    def _flushed(self, mark: str, stamp: str) -> int:
+    def _flushed(self) -> tuple[str, int] | None:
+        """Gives (boot, operation) of the mark; None when it is missing or damaged."""
         try:
-            with open(mark, "rb") as file:
-                words = file.read(64).split()
-            return int(words[1]) if len(words) == 2 and words[0] == stamp.encode("ascii") else 0
+            with open(self.layout.flushed, "rb") as file:
+                words, _, check = file.read(64).rpartition(b" ")
+            if int(check, 16) != crc32(words):
+                return None
+            boot, _, op = words.partition(b" ")
+            return boot.decode("ascii"), int(op)
         except (OSError, ValueError):
-            return 0
+            return None
 
-    def _wal_handle(self) -> tuple[int, bool]:
-        """Gives the descriptor of the present `-wal` file, and whether its name may not be durable yet (A23)."""
+    def lost_ops(self) -> tuple[int, int] | None:
+        """Gives (first, last) of the operations that were on disk and that the database lacks; None when it is whole.
+
+        SQLite takes a damaged or missing log, and an older copy of the database, for what is: what an answered
+        command wrote is gone from it without an error.
+        """
+        known = self._flushed()
+        if known is None or not known[1]:
+            return None
+        last = self.last_op()
+        return (last + 1, known[1]) if last < known[1] else None
+
+    def _wal_handle(self) -> int:
+        """Gives the descriptor of the present `-wal` file (A23); SQLite syncs the name of one that it makes."""
         path = self.layout.database + "-wal"
         if self._wal >= 0:
             mine = os.fstat(self._wal)
             try:
                 there = os.stat(path)
                 if (mine.st_ino, mine.st_dev) == (there.st_ino, there.st_dev) and mine.st_nlink:
-                    return self._wal, False
+                    return self._wal
             except FileNotFoundError:
                 pass
             os.close(self._wal)
             self._wal = -1
         self._wal = wal_handle(self.layout.database)
-        inode = str(os.fstat(self._wal).st_ino)
-        # the row is written by the transaction after the one that synced the folder
-        known = self.db.meta("wal_inode") == inode
-        self._wal_inode = 0 if known else int(inode)
-        return self._wal, not known
+        return self._wal
 
-    def _poison(self, error: OSError) -> None:
+    def checkpoint(self) -> tuple[int, int]:
+        """Moves the log into the database file as far as readers let it, and gives (frames, moved).
+
+        SQLite syncs both around it; when that fails the store is poisoned as by a failed flush. The caller holds
+        the writer lock.
+        """
+        self._check_poison()  # what the log lost on its way must not reach the database file
+        try:
+            return self.db.checkpoint()
+        except StoreIOError as error:
+            self._poison(error.message)
+            raise
+
+    def _poison(self, why: str) -> None:
+        """Bans writes until a repair; the mark itself needs no sync, because a boot ends what it stands for."""
         try:
             fd = os.open(os.path.join(self.layout.root, "poisoned"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                write_all(fd, f"{clock.now()} {error.strerror}\n".encode())
-                os.fsync(fd)
+                durable.write_all(fd, f"{clock.now()} {why}\n".encode())
             finally:
                 os.close(fd)
         except OSError:
@@ -347,8 +403,14 @@ class Transaction:
         self.store = store
         self.db = store.db
         self.at = clock.now()
+        if store.lost is not None:
+            hint = "run `rw repair`, which says what is lost"
+            raise StoreCorruptError(lost_words(store.lost), hint=hint, file="store.db")
         row = self.db.row("SELECT op, chain FROM ops ORDER BY op DESC LIMIT 1")
         self.last_op, self._chain = (int(row[0]), bytes(row[1])) if row else (0, oplog.GENESIS)
+        self.first_op = self.last_op
+        self.changes = self.db.con.total_changes()
+        self.wrote = False
         self.journalled = 0
         self.journal_seq = 0
         self.moved = False
@@ -452,11 +514,12 @@ class Transaction:
             self.journalled += len(rows)
             self.journal_seq = self.db.con.last_insert_rowid()
 
-    def seal(self) -> None:
-        """Writes the rows that belong to every transaction; the last thing before the commit."""
-        if self.store._wal_inode and self.journalled:
-            self.db.set_meta("wal_inode", str(self.store._wal_inode))
-            self.store._wal_inode = 0
+
+def lost_words(lost: tuple[int, int]) -> str:
+    """Gives the sentence that says which operations the database lacks."""
+    if lost[0] == lost[1]:
+        return f"store.db lacks operation {lost[0]}, which was on disk"
+    return f"store.db lacks operations {lost[0]} to {lost[1]}, which were on disk"
 
 
 def _one_file(one: str, two: str) -> bool:

@@ -1,33 +1,47 @@
-"""Verification: everything the store claims, held against what is there; changes nothing."""
+"""Verification: everything the store claims, held against what is there; changes nothing.
+
+A finding that an object can't be read says what stands on it: refs, changesets and paths. A part that can't be
+checked is a finding itself, so that one damage does not hide the next.
+"""
 
 from __future__ import annotations
 
 import os
-import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.ids import short_ref
-from ropewalk.core.process import git
-from ropewalk.store import adoption, maintain, oplog, projection
-from ropewalk.store.database import typed
-from ropewalk.store.loose import Damaged, inflate
-from ropewalk.store.store import Store
+from ropewalk.core.process import git, holders
+from ropewalk.store import adoption, identity, maintain, oplog, packs, projection, repository, rows
+from ropewalk.store.database import Database, typed
+from ropewalk.store.loose import Damaged, inflate, object_id
+from ropewalk.store.reach import Hit, Reach
+from ropewalk.store.store import Store, lost_words
 
 FINDINGS_MAX = 200
+REPAIR = "run `rw repair`"
+ROW = "run `rw repair`, which makes anew what follows from the log; restore a backup for the rest"
+FROM = "run `rw repair --from PLACE`, a backup, a clone or another store that has it"
 _OLD_LOCK_SECONDS = 600
-_OID = re.compile(r"\b[0-9a-f]{40}\b")
+_ROWS = "SELECT seq, id, packed FROM object_journal WHERE seq > ? ORDER BY seq LIMIT 500"
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """Is one thing that is wrong: its kind, the object, ref or file it concerns, and what mends it."""
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is one thing that is wrong: its kind, the object, ref or file it concerns, what mends it, and what it hits.
+
+    `refs` are those that can't be read whole; `changesets` and `paths` name up to 20 that hold the object.
+    """
 
     kind: str
     object: str
     repair: str
+    refs: list[str] = []
+    changesets: list[str] = []
+    paths: list[str] = []
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -41,33 +55,61 @@ class Verified(msgspec.Struct, frozen=True):
     truncated: bool
 
 
-class _Notes:
+class Notes:
+    """Collects findings, with a sentence for each; the first 200 are kept."""
+
     def __init__(self) -> None:
         self.findings: list[Finding] = []
         self.problems: list[str] = []
         self.total = 0
 
-    def add(self, kind: str, what: str, sentence: str, repair: str) -> None:
+    def add(self, kind: str, what: str, sentence: str, repair: str, hit: Hit | None = None) -> None:
+        """Adds a finding; `hit` is what stands on it."""
         self.total += 1
-        if self.total <= FINDINGS_MAX:
-            self.findings.append(Finding(kind, what, repair))
-            self.problems.append(sentence)
+        if self.total > FINDINGS_MAX:
+            return
+        hit = hit or Hit()
+        self.findings.append(Finding(kind, what, repair, hit.refs, hit.changesets, hit.paths))
+        if hit.refs or hit.paths:
+            sentence += "; it is part of " + ", ".join([*hit.refs[:5], *hit.paths[:3]])
+        self.problems.append(sentence)
+
+    @contextmanager
+    def part(self, kind: str, what: str) -> Iterator[None]:
+        """Makes an error within a part of the check into a finding, so that the other parts are checked too."""
+        try:
+            yield
+        except RopewalkError as error:
+            self.add(kind, what, error.message, error.hint or REPAIR)
 
 
 def verify(store: Store, *, deep: bool, progress: Callable[[str], None]) -> Verified:
     """Checks database, operation chain, refs and their projections; with `deep` every object and its links too."""
-    notes = _Notes()
-    _database(store, notes, deep)
-    operations = store.last_op()
-    broken = oplog.check_chain(store.db)
-    if broken is not None:
-        notes.add(
-            "chain", str(broken), f"the operation log was cut or edited at operation {broken}", "restore a backup"
-        )
-    _refs(store, notes)
-    _files(store, notes)
-    changesets = [str(r[0]) for r in store.db.rows("SELECT id FROM changesets")]
-    checked = _shallow(store, notes) if not deep else _deep(store, notes, changesets, progress)
+    notes = Notes()
+    store.keep_still()
+    operations = checked = 0
+    usable = True
+    changesets: list[str] = []
+    with notes.part("database", "store.db"):
+        _database(store, notes, deep)
+    with notes.part("database", "store.db"):
+        operations = store.last_op()
+        _log(store, notes)
+    with notes.part("database", "store.db"):
+        changesets = [str(r[0]) for r in store.db.rows("SELECT id FROM changesets")]
+    with notes.part("repository", "repo.git"):
+        for flaw in repository.flaws(store, deep=deep):
+            notes.add(flaw.kind, flaw.name, flaw.words, REPAIR if flaw.mend else FROM)
+        usable = git(store.layout.repo, "rev-parse", "--git-dir", ok=range(256), timeout=60).code == 0
+        if not usable:
+            notes.add("repository", "repo.git", "git can't open repo.git, so objects were not checked", REPAIR)
+    with notes.part("refs", "repo.git"):
+        _refs(store, notes, usable)
+    with notes.part("files", store.layout.root):
+        _files(store, notes)
+    with notes.part("objects", "repo.git"):
+        if usable:
+            checked = _Deep(store, notes, changesets, progress).run() if deep else _shallow(store, notes)
     return Verified(
         checked,
         len(changesets) if deep else 0,
@@ -78,45 +120,90 @@ def verify(store: Store, *, deep: bool, progress: Callable[[str], None]) -> Veri
     )
 
 
-def _database(store: Store, notes: _Notes, deep: bool) -> None:
+def closed(error: RopewalkError) -> Verified:
+    """Gives the outcome for a store that can't be opened, because of that."""
+    what = str(error.details.get("file", "store.db"))
+    kind = "format" if what == "FORMAT" else "database"
+    return Verified(0, 0, 0, [error.message], [Finding(kind, what, error.hint)], False)
+
+
+def _database(store: Store, notes: Notes, deep: bool) -> None:
     with typed("check of the database"):
         for (text,) in store.db.rows(f"PRAGMA {'integrity_check' if deep else 'quick_check'}(20)"):
             if text != "ok":
-                notes.add("database", "store.db", f"store.db: {text}", "restore a backup")
+                notes.add("database", "store.db", f"store.db: {text}", REPAIR)
+    for name, value in (("store_id", store.format.id), ("name", store.format.name)):
+        known = store.db.meta(name)
+        if known is not None and known != value:
+            notes.add("format", "FORMAT", f"FORMAT says {value!r}, the database {known!r}", REPAIR)
 
 
-def _refs(store: Store, notes: _Notes) -> None:
-    """Replays the log's moves and holds the refs, and what `repo.git` shows of them, against the outcome."""
+def _log(store: Store, notes: Notes) -> None:
+    """Checks the chain, and that nothing in the database or beside it is newer than the log's end."""
+    broken = oplog.check_chain(store.db)
+    if broken is not None:
+        words = f"the operation log was cut or edited at operation {broken}"
+        notes.add("chain", str(broken), words, "run `rw repair --from BACKUP`, which takes its row when it fits")
+    lost = store.lost_ops()
+    if lost is not None:
+        notes.add("cut", str(lost[0]), lost_words(lost), "run `rw repair`, which takes refs from repo.git")
+        return
+    last, newest = store.last_op(), newest_op(store.db)
+    if newest > last:
+        words = f"the operation log ends at {last}, but other tables know of operation {newest}"
+        notes.add("cut", str(last + 1), words, "run `rw repair --from BACKUP`; without one their records are lost")
+
+
+def newest_op(db: Database) -> int:
+    """Gives the newest operation that any table knows of."""
+    tables = "ops", "refs", "ref_values", "changesets", "landed", "land_paths", "keys"
+    return max(int((db.row(f"SELECT max(op) FROM {name}") or (0,))[0] or 0) for name in tables)
+
+
+def replayed(store: Store) -> dict[str, str | None]:
+    """Gives every ref's target as the operation log left it; rows that can't be read are passed over."""
     wanted: dict[str, str | None] = {}
     last = 0
-    while rows := oplog.after(store.db, last, 1000):
-        for op in rows:
-            for move in op.body.moves:
-                wanted[move.name] = move.new
-        last = rows[-1].op
+    while part := store.db.rows("SELECT op, CAST(body AS BLOB) FROM ops WHERE op > ? ORDER BY op LIMIT 1000", (last,)):
+        for op, body in part:
+            last = op
+            try:
+                moves = msgspec.json.decode(body, type=oplog.Body).moves
+            except (msgspec.DecodeError, UnicodeDecodeError, TypeError):
+                continue  # the chain tells of it
+            wanted.update({move.name: move.new for move in moves})
+    return wanted
+
+
+def _refs(store: Store, notes: Notes, usable: bool) -> None:
+    """Replays the log's moves and holds the refs, and what `repo.git` shows of them, against the outcome."""
+    wanted = replayed(store)
     present = dict(store.refs())
     for name in sorted({n for n, t in wanted.items() if t is not None} | set(present)):
         if wanted.get(name) != present.get(name):
-            notes.add("ref", name, f"{short_ref(name)} is not where the operation log left it", "restore a backup")
+            notes.add("ref", name, f"{short_ref(name)} is not where the operation log left it", REPAIR)
     shown = projection.read_shown(store)
     late = set(shown.waiting) | {str(r[0]) for r in store.db.rows("SELECT name FROM refs WHERE op > ?", (shown.op,))}
     repo = store.layout.repo
     for name, target in present.items():
-        if store.objects.find(target) is None:
-            notes.add("missing", target, f"{short_ref(name)} points to {target}, which is missing", "restore a backup")
+        try:
+            if usable and store.objects.find(target) is None:
+                words = f"{short_ref(name)} points to {target}, which is missing"
+                notes.add("missing", target, words, FROM, Hit([short_ref(name)], [target]))
+        except RopewalkError as error:
+            notes.add("damaged", target, error.message, REPAIR, Hit([short_ref(name)], [target]))
         found = projection.read_ref(repo, name)
         if found is not None and found != target and not store.gave_ref(name, found):
-            what = (
-                "goes on from there" if _goes_on(store, target, found) else "does not go on from there, or is not whole"
-            )
+            goes_on = _goes_on(store, target, found)
+            what = "goes on from there" if goes_on else "does not go on from there, or is not whole"
             words = f"{short_ref(name)} was moved to {found} without ropewalk, which {what}"
-            notes.add("foreign_move", name, words, "run `rw repair`")
+            notes.add("foreign_move", name, words, REPAIR)
         elif name not in late and found != target:
             words = f"repo.git shows {short_ref(name)} at {found or 'nothing'} instead of {target}"
-            notes.add("projection", name, words, "run `rw repair`")
+            notes.add("projection", name, words, REPAIR)
     for name in shown_refs(repo):
         if name not in present and not name.startswith("refs/ropewalk/") and name not in late:
-            notes.add("foreign_ref", name, f"repo.git has {name}, which ropewalk did not make", "run `rw repair`")
+            notes.add("foreign_ref", name, f"repo.git has {name}, which ropewalk did not make", REPAIR)
 
 
 def _goes_on(store: Store, old: str, new: str) -> bool:
@@ -153,113 +240,206 @@ def stale_locks(store: Store) -> list[str]:
     return found
 
 
-def holders(there: os.stat_result) -> list[int]:
-    """Gives the processes that have a file open, by whatever name it was opened, as far as they can be seen."""
-    found = []
-    for pid in os.listdir("/proc") if os.path.isdir("/proc") else []:
-        if not pid.isdigit():
-            continue
-        try:
-            names = os.listdir(f"/proc/{pid}/fd")
-        except OSError:
-            continue
-        for fd in names:
-            try:
-                held = os.stat(f"/proc/{pid}/fd/{fd}")
-            except OSError:
-                continue
-            if (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino):
-                found.append(int(pid))
-                break
-    return found
-
-
-def _files(store: Store, notes: _Notes) -> None:
-    if os.path.exists(os.path.join(store.layout.root, "poisoned")):
-        notes.add("poisoned", "store.db-wal", "an earlier sync of the store failed", "run `rw repair`")
+def _files(store: Store, notes: Notes) -> None:
+    root = store.layout.root
+    if os.path.exists(os.path.join(root, "poisoned")):
+        notes.add("poisoned", "store.db-wal", "an earlier sync of the store failed", REPAIR)
     for path in stale_locks(store):
-        name = os.path.relpath(path, store.layout.root)
-        notes.add("stale_lock", name, f"{name} was left by a git process that is gone", "run `rw repair`")
+        name = os.path.relpath(path, root)
+        notes.add("stale_lock", name, f"{name} was left by a git process that is gone", REPAIR)
+    with notes.part("authors", "authors.toml"):
+        identity.check(store.layout)
+    for name, words in _runs(store.layout.runs):
+        notes.add("run", name, f"{name} can't be read: {words}", "nothing; the history of the store does not need it")
 
 
-def _shallow(store: Store, notes: _Notes) -> int:
+def _runs(folder: str) -> Iterator[tuple[str, str]]:
+    """Gives the files of runs that hold something else than JSON, and what is wrong."""
+    for inner, _, files in os.walk(folder):
+        for name in sorted({"summary.json", "events.jsonl"} & set(files)):
+            data = repository.read(os.path.join(inner, name)) or b""
+            try:
+                for line in data.splitlines() or [b""]:
+                    msgspec.json.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                yield os.path.join("runs", os.path.relpath(inner, folder), name), str(error)
+
+
+def _shallow(store: Store, notes: Notes) -> int:
     """Reads the head commit and root tree of every branch."""
     checked = 0
     for name, target in store.refs("refs/heads/"):
-        found = store.objects.find(target)
-        if found is not None and found[0] == "commit":
+        tree = target
+        try:
+            found = store.objects.find(target)
+            if found is None or found[0] != "commit":
+                continue
             checked += 1
             tree = store.objects.commit(target).tree
             if store.objects.find(tree) is None:
-                notes.add("missing", tree, f"the tree {tree} of {short_ref(name)} is missing", "restore a backup")
+                hit = Hit([short_ref(name)], [target])
+                notes.add("missing", tree, f"the tree {tree} of {short_ref(name)} is missing", FROM, hit)
+        except RopewalkError as error:
+            if tree != target:  # a damaged commit was told with its ref
+                notes.add("damaged", tree, error.message, REPAIR, Hit([short_ref(name)], [target]))
     return checked
 
 
-def _deep(store: Store, notes: _Notes, changesets: list[str], progress: Callable[[str], None]) -> int:
-    checked = 0
-    last = 0
-    journalled: set[str] = set()
-    while rows := store.db.rows(
-        "SELECT seq, id, packed FROM object_journal WHERE seq > ? ORDER BY seq LIMIT 500", (last,)
-    ):
-        for seq, oid, packed in rows:
-            last = seq
-            journalled.add(oid)
+class Survey:
+    """Is what every copy of every object is like: which ids exist, and whose copies are damaged where.
+
+    `journal` and `loose` are ids with a damaged copy there, `packs` the stems of damaged packs, `suspects` all
+    ids that may have to do with any of it.
+    """
+
+    def __init__(self, store: Store, progress: Callable[[str], None]) -> None:
+        self.store = store
+        self.checked = 0
+        self.there: set[str] = set()
+        self.journalled: set[str] = set()
+        self.journal: dict[str, str] = {}
+        self.loose: dict[str, str] = {}
+        self.packs: dict[str, str] = {}
+        self.suspects: set[str] = set()
+        self._journal()
+        self._loose(progress)
+        self._packs(progress)
+
+    def _journal(self) -> None:
+        last = 0
+        while part := self.store.db.rows(_ROWS, (last,)):
+            for seq, oid, packed in part:
+                last = seq
+                self.journalled.add(oid)
+                try:
+                    inflate(packed, oid)
+                except Damaged as error:
+                    self.journal[oid] = str(error)
+        self.there |= self.journalled
+        self.suspects |= set(self.journal)
+
+    def _loose(self, progress: Callable[[str], None]) -> None:
+        ids = self.store.objects.loose.ids()
+        for number, oid in enumerate(ids):
+            self.checked += 1
+            if number % 5000 == 4999:
+                progress(f"verify: {number + 1} of {len(ids)} loose objects")
             try:
-                inflate(packed, oid)
+                if not self.store.objects.loose.check(oid):
+                    continue  # packed meanwhile
             except Damaged as error:
-                notes.add("journal", oid, f"the journal's copy of {oid} is damaged: {error}", "run `rw repair`")
-    store.expose()
-    loose = store.objects.loose.ids()
-    for number, oid in enumerate(loose):
-        checked += 1
-        if number % 5000 == 4999:
-            progress(f"verify: {number + 1} of {len(loose)} loose objects")
-        try:
-            store.objects.loose.read(oid)
-        except Damaged as error:
-            cure = "run `rw repair`" if oid in journalled else "restore a backup"
-            notes.add("damaged", oid, f"the object {oid} is damaged: {error}", cure)
-    for name in maintain.packs(store):
-        progress(f"verify: pack {name[:12]}")
-        checked += _pack(store, notes, name)
-    progress("verify: links between objects")
-    _links(store, notes, changesets)
-    if notes.total:
-        # without anything missing it is what a killed gc or import left, and nobody needs it
-        for name in maintain.unindexed(store):
-            notes.add("pack", name, f"the index of pack {name} is missing", "run `rw repair`")
-    return checked
+                self.loose[oid] = str(error)
+            except RopewalkError as error:
+                self.loose[oid] = error.message
+            self.there.add(oid)
+        self.suspects |= set(self.loose)
+
+    def _packs(self, progress: Callable[[str], None]) -> None:
+        repo = self.store.layout.repo
+        folder = os.path.join(repo, "objects", "pack")
+        for stem in sorted(n[:-4] for n in os.listdir(folder) if n.endswith(".idx") and not n.startswith("tmp")):
+            ours = stem.startswith(packs.PREFIX)
+            if not ours:
+                progress(f"verify: pack {stem[5:17]}")
+            ids = repository.indexed(repo, os.path.join(folder, f"{stem}.idx"))
+            self.there |= ids
+            done = git(repo, "verify-pack", os.path.join(folder, f"{stem}.idx"), ok=range(256), timeout=7200)
+            if done.code == 0:
+                self.checked += 0 if ours else len(ids)
+            elif os.path.exists(os.path.join(folder, f"{stem}.idx")):
+                words = done.err.decode("utf-8", "replace").strip().splitlines()
+                self.packs[stem] = words[0].replace(f"{folder}/", "") if words else "damaged"
+                self.suspects |= ids
+
+    def unreadable(self) -> set[str]:
+        """Gives the suspects that no copy holds whole."""
+        return {oid for oid in self.suspects if not readable(self.store, oid)}
 
 
-def _pack(store: Store, notes: _Notes, name: str) -> int:
-    path = os.path.join(store.layout.repo, "objects", "pack", f"pack-{name}")
-    done = git(store.layout.repo, "verify-pack", "-v", f"{path}.idx", ok=range(256), timeout=7200)
-    lines = done.out.decode("ascii", "replace").splitlines()
-    if done.code:
-        words = done.err.decode("utf-8", "replace")
-        for oid in sorted(set(_OID.findall(words)) - {name}) or [name]:
-            notes.add("pack", oid, f"pack {name}: {words.strip().splitlines()[0] if words.strip() else 'damaged'}",
-                      "restore a backup")  # fmt: skip
-    return sum(1 for line in lines if _OID.match(line))
+def exists(store: Store, oid: str) -> bool:
+    """Says whether there is an object, or something in its place that is damaged; it may be newer than a survey."""
+    try:
+        return store.objects.kind(oid) is not None
+    except RopewalkError:
+        return True
 
 
-def _links(store: Store, notes: _Notes, changesets: list[str]) -> None:
-    """Walks everything that refs and changesets reach; git names what is missing."""
-    heads = sorted({*changesets, *(t for _, t in store.refs())})
-    known = [h for h, found in zip(heads, store.objects.read_many(heads), strict=True) if found is not None]
-    for head in set(heads) - set(known):
-        notes.add("missing", head, f"the changeset {head} is missing", "restore a backup")
-    if not known:
-        return
-    done = store.git(
-        "rev-list", "--objects", "--missing=print", "--stdin",
-        stdin="".join(f"{h}\n" for h in known).encode("ascii"), ok=range(256), timeout=7200,
-    )  # fmt: skip
-    for line in done.out.decode("utf-8", "replace").splitlines():
-        if line.startswith("?"):
-            notes.add("missing", line[1:41], f"the object {line[1:41]} is missing", "restore a backup")
-    if done.code:
-        words = done.err.decode("utf-8", "replace").strip()
-        found = _OID.search(words)
-        notes.add("links", found[0] if found else "", words[:300] or "git rev-list failed", "restore a backup")
+def readable(store: Store, oid: str) -> bool:
+    """Says whether an object can be read, whole and with the hash that is its name."""
+    try:
+        found = store.objects.find(oid)
+        return found is not None and object_id(*found) == oid
+    except RopewalkError:
+        return False
+
+
+class _Deep:
+    """Reads and hashes every copy of every object, then the links between them."""
+
+    def __init__(self, store: Store, notes: Notes, changesets: list[str], progress: Callable[[str], None]) -> None:
+        self.store, self.notes, self.changesets, self.progress = store, notes, changesets, progress
+
+    def run(self) -> int:
+        with self.notes.part("journal", "store.db"):
+            self.store.expose()
+        last = self.store.last_op()
+        survey = Survey(self.store, self.progress)
+        self.progress("verify: links between objects")
+        bad = survey.unreadable()
+        reach = None
+        if bad or not self._linked():
+            reach = reached(self.store, survey.there, bad, self.changesets)
+            bad |= reach.bad
+        for where, damaged in ("the journal's copy", survey.journal), ("the loose file", survey.loose):
+            for oid, words in damaged.items():
+                if oid not in bad:
+                    kind = "journal" if damaged is survey.journal else "damaged"
+                    self.notes.add(kind, oid, f"{where} of {oid} is damaged ({words}), another is whole", REPAIR)
+        for oid in sorted(bad):
+            words = survey.loose.get(oid) or survey.journal.get(oid) or "in a pack"
+            hit = reach.hit(oid) if reach else None
+            self.notes.add("damaged", oid, f"the object {oid} is damaged: {words}", FROM, hit)
+        for oid in sorted(reach.missing if reach else ()):
+            self.notes.add("missing", oid, f"the object {oid} is missing", FROM, reach.hit(oid) if reach else None)
+        named = {f.object.removesuffix(".idx") for f in self.notes.findings if f.kind in ("pack", "index")}
+        for stem, words in survey.packs.items():
+            if stem not in named:
+                self.notes.add("pack", stem, f"{stem}: {words}", FROM)
+        with self.notes.part("database", "store.db"):
+            for table, words in rows.wrong(
+                self.store, last, lambda oid: oid in survey.there or exists(self.store, oid)
+            ):
+                self.notes.add("row", table, f"{table}: {words}", ROW)
+        hidden = repository.unseen(self.store)
+        if hidden and not any(f.object.startswith(packs.PREFIX) for f in self.notes.findings):
+            words = f"repo.git lacks {len(hidden)} objects of the journal that were shown there"
+            self.notes.add("projection", hidden[0], words, REPAIR)
+        if not self.notes.total:
+            for flaw in repository.derived(self.store, deep=True):
+                self.notes.add(flaw.kind, flaw.name, flaw.words, REPAIR)
+        if self.notes.total:
+            # without anything missing it is what a killed gc or import left, and nobody needs it
+            for name in maintain.unindexed(self.store):
+                self.notes.add("pack", f"pack-{name}", f"the index of pack {name} is missing", REPAIR)
+        return survey.checked
+
+    def _linked(self) -> bool:
+        """Says whether all that refs and changesets reach is there; git asks the objects and nothing derived."""
+        heads = sorted({*self.changesets, *(t for _, t in self.store.refs())})
+        if not heads:
+            return True
+        if None in self.store.objects.read_many(heads):
+            return False
+        done = git(
+            self.store.layout.repo, "-c", "core.commitGraph=false", "rev-list", "--objects", "--missing=print",
+            "--stdin",
+            stdin="".join(f"{h}\n" for h in heads).encode("ascii"), ok=range(256), timeout=7200,
+        )  # fmt: skip
+        return done.code == 0 and not any(line.startswith(b"?") for line in done.out.splitlines())
+
+
+def reached(store: Store, there: set[str], bad: Iterable[str], changesets: Iterable[str]) -> Reach:
+    """Walks from all refs and changesets and gives what damage reaches."""
+    reach = Reach(store.objects, there, bad)
+    reach.walk(store.refs(), changesets)
+    return reach
