@@ -105,6 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["HOME"] = made
     for name, folder in _XDG.items():
         os.environ[name] = os.path.join(made, folder)
+    os.environ.setdefault("RWTEST_PROXY", os.environ.get("https_proxy") or os.environ.get("HTTPS_PROXY") or "")
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
         os.environ[name] = "http://127.0.0.1:9"
     os.environ["no_proxy"] = os.environ["NO_PROXY"] = "localhost,127.0.0.1,::1"
