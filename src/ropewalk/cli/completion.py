@@ -90,7 +90,7 @@ def _offers(before: list[str], current: str) -> list[str]:
         return list(SCRIPTS)
     if rest[0] == "mcp":
         return ["core", "full"] if rest[-1] == "--profile" else ["--profile", *GLOBAL_FLAGS]
-    name = " ".join(rest[:2]) if rest[0] in registry.GROUPS else rest[0]
+    name = (registry.split(rest) or ("", []))[0]
     if registry.family_of(name) is None:
         return []
     return _operation_offers(registry.load(name), leading, rest, current)

@@ -130,13 +130,9 @@ def _command(words: list[str]) -> tuple[str, list[str]]:
         return "version", words[1:]
     if words[0] in ("--help", "-h"):
         return "help", words[1:]
-    from ropewalk.operations.registry import GROUPS
+    from ropewalk.operations import registry
 
-    if words[0] in GROUPS:
-        if len(words) > 1 and not words[1].startswith("-"):
-            return f"{words[0]} {words[1]}", words[2:]
-        return "help", words
-    return words[0], words[1:]
+    return registry.split(words) or ("help", words)
 
 
 def _before_dashes(words: list[str]) -> list[str]:

@@ -26,6 +26,7 @@ HEADINGS = {
     "refs": "Refs",
     "undo": "Look back and take back",
     "remote": "Git in and out",
+    "remotes": "Remotes",
     "workspace": "Workspaces",
     "landing": "Landing from a workspace",
     "recover": "Bring back",

@@ -21,6 +21,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "refs": ("ref list", "ref set", "ref delete", "ref move"),
     "undo": ("op log", "op show", "op undo"),
     "remote": ("git import", "git export"),
+    "remotes": ("clone", "remote add", "remote remove", "remote list", "fetch", "push", "sync", "sync status"),
     "workspace": ("ws create", "ws list", "ws info", "ws status", "ws diff", "ws radar", "ws delete"),
     "landing": ("ws commit", "ws land", "ws rebase", "ws discard"),
     "recover": ("ws snapshot", "recover", "trash list", "trash restore", "trash empty"),
@@ -113,6 +114,19 @@ def operation(
         return function
 
     return note
+
+
+def split(words: list[str]) -> tuple[str, list[str]] | None:
+    """Gives the command that words begin with, of one word or of two, and the rest; None for half a command.
+
+    The command need not exist.
+    """
+    if words[0] not in GROUPS:
+        return words[0], words[1:]
+    two = " ".join(words[:2])
+    if family_of(two) is None and family_of(words[0]) is not None:
+        return words[0], words[1:]
+    return (two, words[2:]) if len(words) > 1 and not words[1].startswith("-") else None
 
 
 def family_of(name: str) -> str | None:

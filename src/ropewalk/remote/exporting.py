@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
+from ropewalk.core import durable
 from ropewalk.core.errors import CasMismatchError, NotFoundError, RemoteError, RopewalkError, os_error
 from ropewalk.core.ids import check_ref, short_ref
 from ropewalk.core.process import git, git_env, git_program, run
 from ropewalk.remote import transport
 from ropewalk.remote.transport import Place
-from ropewalk.store.loose import sync_folder
 from ropewalk.store.revisions import peel
 from ropewalk.store.store import Store, need_ref
 
@@ -82,7 +83,7 @@ def _create(store: Store, there: Place, head: str, name: str, timeout: float) ->
     part = f"{there.path}.new-{os.getpid()}"
     first = "main" if name.startswith(_TAGS) else short_ref(name)
     try:
-        os.makedirs(os.path.dirname(there.path), exist_ok=True)
+        durable.make_folders(os.path.dirname(there.path))
         made = run(
             [git_program(), "init", "--quiet", "--bare", f"--initial-branch={first}", part],
             env=git_env(),
@@ -95,8 +96,7 @@ def _create(store: Store, there: Place, head: str, name: str, timeout: float) ->
                 repository=there.address,
             )
         written = _fill(store, part, head, name, timeout)
-        os.rename(part, there.path)
-        sync_folder(os.path.dirname(there.path))
+        durable.install(part, there.path)
     except OSError as error:
         raise os_error(error, "making the destination") from None
     finally:
@@ -105,9 +105,9 @@ def _create(store: Store, there: Place, head: str, name: str, timeout: float) ->
 
 
 def _fill(store: Store, part: str, head: str, name: str, timeout: float) -> int:
-    """Fills a new repository of ours by a fetch from its side, as one synced pack; gives the count of its objects."""
+    """Fills a new repository of ours by a fetch from its side, as one pack; gives the count of its objects."""
     source = Place(store.layout.repo, store.layout.repo)
-    if not transport.fetch(part, source, head, unpack_limit=1, timeout=timeout):
+    if not transport.fetch(part, source, [head], unpack_limit=1, timeout=timeout):
         git(part, "rev-list", "--objects", "--quiet", head, timeout=timeout)
     git(part, "update-ref", name, head, timeout=60)
     found = re.search(r"^in-pack: (\d+)$", git(part, "count-objects", "-v", timeout=60).text(), re.MULTILINE)
@@ -167,6 +167,46 @@ def _receive_pack(there: Place) -> list[str]:
     return [f"--receive-pack=env {' '.join(f'-u {n}' for n in names)} '{git_program()}' receive-pack"]
 
 
+@contextmanager
+def arrival_synced(git_dir: str | None, ref: str) -> Iterator[None]:
+    """Makes durable what git writes meanwhile of a ref and its objects into a repository on this host.
+
+    git leaves it to that repository's settings which files it syncs, and never syncs a folder.
+    """
+    if git_dir is None:
+        yield
+        return
+    common = git_dir
+    if os.path.isfile(named := os.path.join(git_dir, "commondir")):
+        with open(named, encoding="utf-8", errors="surrogateescape") as file:
+            common = os.path.normpath(os.path.join(git_dir, file.read().strip()))
+    try:
+        before = _objects_there(common)
+        yield
+        for folder, names in _objects_there(common).items():
+            if fresh := names - before.get(folder, frozenset()):
+                for name in fresh:
+                    durable.sync(os.path.join(folder, name))
+                durable.sync(folder)
+        path = os.path.join(common, ref)
+        while path != common:
+            if os.path.exists(path):
+                durable.sync(path)
+            path = os.path.dirname(path)
+    except OSError as error:
+        raise os_error(error, "sync of the destination") from None
+
+
+def _objects_there(common: str) -> dict[str, frozenset[str]]:
+    """Gives the names in the folders where a repository keeps its objects, but for what is only there for a while."""
+    top = os.path.join(common, "objects")
+    found = {top: frozenset(name for name in os.listdir(top) if len(name) == 2 or name == "pack")}
+    for inner in found[top]:
+        names = os.listdir(os.path.join(top, inner))
+        found[os.path.join(top, inner)] = frozenset(n for n in names if not n.startswith(("tmp_", ".tmp")))
+    return found
+
+
 def _push(store: Store, there: Place, head: str, name: str, timeout: float) -> Exported:
     repo = store.layout.repo
     git_dir = _git_dir(there) if there.path is not None else None
@@ -186,12 +226,14 @@ def _push(store: Store, there: Place, head: str, name: str, timeout: float) -> E
         )
         if not forward:
             raise _moved(there, name, old, head)
-    done = transport.call(
-        repo, there, "push", "--porcelain", "--progress", "--no-verify", "--no-follow-tags", "--recurse-submodules=no",
-        "--no-signed", *_receive_pack(there), "--", there.address, f"{head}:{name}", timeout=timeout, ok=None,
-    )  # fmt: skip
-    if done.code:
-        raise _refused(there, name, old, head, done.out + b"\n" + done.err)
+    with arrival_synced(git_dir, name):
+        done = transport.call(
+            repo, there, "push", "--porcelain", "--progress", "--no-verify", "--no-follow-tags",
+            "--recurse-submodules=no", "--no-signed", *_receive_pack(there), "--", there.address, f"{head}:{name}",
+            timeout=timeout, ok=None,
+        )  # fmt: skip
+        if done.code:
+            raise _refused(there, name, old, head, done.out + b"\n" + done.err)
     written = _TOTAL.search(done.err)
     return Exported(new, int(written[1]) if written else 0, head, head, short_ref(name), old, True, new < total)
 
@@ -223,6 +265,14 @@ def _moved(there: Place, name: str, old: str | None, head: str) -> CasMismatchEr
 
 def _refused(there: Place, name: str, old: str | None, head: str, said: bytes) -> RopewalkError:
     words = transport.words_of(said)
+    if ".lock': File exists" in words:
+        return RemoteError(
+            f"{short_ref(name)} of {there.address} is locked by a git process: {words}",
+            hint="try again; if no git works there, one was killed, and its lock file can be removed",
+            repository=there.address,
+            branch=short_ref(name),
+            reason="locked",
+        )
     if any(mark in words for mark in _LOST):
         return _moved(there, name, old, head)
     if "currently checked out" in words:

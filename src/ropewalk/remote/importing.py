@@ -9,7 +9,8 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
@@ -115,40 +116,103 @@ def import_branch(
     adoption.adopt(store, target)
     if store.ref(target) == head:
         store.flush()
-        return Imported(0, _count(store, {}, head), peel(store, head, name), head, short_ref(target), False, head)
+        return Imported(0, _count(store, {}, [head]), peel(store, head, name), head, short_ref(target), False, head)
     if there.path is not None:
         _check_whole(there, head)
-    folder = os.path.join(store.layout.root, f"{_INCOMING}{os.getpid()}-{head[:12]}")
+    if progress is not None:
+        progress(f"importing {short_ref(name)} of {there.address}")
+    with _incoming(store, head) as (folder, env):
+        _fetch(store, there, [head], env, timeout)
+        _check_commit(store, head, env)
+        _check_forward(store, target, head, env)
+        imported, skipped = _counts(store, [head], env)
+        fetched = _take(store, folder, [head], env)
+        result = _record(store, target, head, actor, fetched, imported, skipped)
+    _tidy(store)
+    return result
+
+
+def bring_refs(
+    store: Store, there: Place, wanted: Mapping[str, str], gone: Sequence[str], *, kind: str, actor: str,
+    progress: Callable[[str], None] | None = None, timeout: float = transport.TIMEOUT,
+) -> tuple[int, list[Move]]:  # fmt: skip
+    """Brings what refs of another repository point to and sets refs here to it, forward or not, as one operation.
+
+    `wanted` are full names here with ids there; refs in `gone` are removed. Gives the count of new commits and the
+    moves. Raises `E_SHALLOW`, `E_REMOTE`, `E_BUSY`; nothing has moved then.
+    """
+    heads = sorted({oid for name, oid in wanted.items() if store.ref(name) != oid})
+    if there.path is not None:
+        for head in heads:
+            _check_whole(there, head)
+    if not heads and not any(store.ref(name) for name in gone):
+        store.flush()
+        return 0, []
+    if progress is not None and heads:
+        progress(f"fetching {len(heads)} refs of {there.address}")
+    imported = 0
+    fetched = _Fetched([], [])
+    with _incoming(store, (heads or ["none"])[0]) as (folder, env):
+        if heads:
+            _fetch(store, there, heads, env, timeout)
+            imported, _ = _counts(store, heads, env)
+            fetched = _take(store, folder, heads, env)
+        for _ in range(_ATTEMPTS):
+            moves = [Move(n, store.ref(n), oid) for n, oid in sorted(wanted.items()) if store.ref(n) != oid]
+            moves += [Move(n, store.ref(n), None) for n in gone if store.ref(n) is not None]
+            try:
+                with store.transaction() as tx:
+                    tx.journal(fetched.small)
+                    if moves:
+                        tx.record(kind, actor, moves)
+                break
+            except CasMismatchError:
+                continue
+        else:
+            raise CasRetryExhaustedError(f"refs moved during each of {_ATTEMPTS} attempts", attempts=_ATTEMPTS)
+    _tidy(store)
+    return imported, moves
+
+
+@contextmanager
+def _incoming(store: Store, name: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Gives a folder beside the repository that objects come into, and the variables that lead git there."""
+    folder = os.path.join(store.layout.root, f"{_INCOMING}{os.getpid()}-{name[:12]}")
     held = -1
     try:
         _sweep(store.layout.root)
         os.makedirs(os.path.join(folder, "pack"))
         held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(held, fcntl.LOCK_EX)
-        if progress is not None:
-            progress(f"importing {short_ref(name)} of {there.address}")
-        env = {
-            "GIT_OBJECT_DIRECTORY": folder,
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.path.join(store.layout.repo, "objects"),
-        }
-        _fetch(store, there, head, env, timeout)
-        _check_forward(store, target, head, env)
-        imported, skipped = _counts(store, head, env)
-        fetched = _collect(store, folder)
-        _adopt_stray(store, fetched, head, env)
-        _move_packs(store, folder, fetched.packs)
-        result = _record(store, target, head, actor, fetched, imported, skipped)
+        yield (
+            folder,
+            {
+                "GIT_OBJECT_DIRECTORY": folder,
+                "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.path.join(store.layout.repo, "objects"),
+            },
+        )
     except OSError as error:
         raise os_error(error, "import") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if held >= 0:
             os.close(held)
+
+
+def _take(store: Store, folder: str, heads: Sequence[str], env: dict[str, str]) -> _Fetched:
+    """Puts what was fetched in place in the repository; gives what the journal has to take."""
+    fetched = _collect(store, folder)
+    _adopt_stray(store, fetched, heads, env)
+    _move_packs(store, folder, fetched.packs)
+    return fetched
+
+
+def _tidy(store: Store) -> None:
+    """Puts packs together when there are many."""
     if len(maintain.packs(store)) > maintain.PACKS_MAX:
         with maintain.maintenance(store, wait=True):
             if len(maintain.packs(store)) > maintain.PACKS_MAX:
                 maintain.consolidate(store)
-    return result
 
 
 def _sweep(root: str) -> None:
@@ -234,20 +298,25 @@ def _common_dir(path: str) -> str | None:
     return found[1] if found else None
 
 
-def _fetch(store: Store, there: Place, head: str, env: dict[str, str], timeout: float) -> None:
-    """Fetches one commit with all it stands on; writes objects alone, no ref and no FETCH_HEAD."""
+def _fetch(store: Store, there: Place, heads: Sequence[str], env: dict[str, str], timeout: float) -> None:
+    """Fetches commits with all they stand on; writes objects alone, no ref and no FETCH_HEAD."""
     repo = store.layout.repo
-    if not transport.fetch(repo, there, head, unpack_limit=UNPACK_LIMIT, extra_env=env, timeout=timeout):
-        wanted = f"{head}\n".encode() + _known(store)
+    if not transport.fetch(repo, there, heads, unpack_limit=UNPACK_LIMIT, extra_env=env, timeout=timeout):
+        wanted = _lines(heads) + _known(store)
         walk = git(repo, "rev-list", "--objects", "--quiet", "--stdin", stdin=wanted, extra_env=env, ok=(0, 128),
                    timeout=timeout)  # fmt: skip
         if walk.code:
             raise transport.failure(there, walk.err)
-    commit = git(
-        repo, "rev-parse", "--quiet", "--verify", f"{head}^{{commit}}", extra_env=env, ok=(0, 1, 128), timeout=60
-    )
-    if commit.code:
+
+
+def _check_commit(store: Store, head: str, env: dict[str, str]) -> None:
+    words = ["rev-parse", "--quiet", "--verify", f"{head}^{{commit}}"]
+    if git(store.layout.repo, *words, extra_env=env, ok=(0, 1, 128), timeout=60).code:
         raise UnsupportedError(f"{head} is no commit and no tag of one", hint="import a branch", object=head)
+
+
+def _lines(ids: Sequence[str]) -> bytes:
+    return "".join(f"{oid}\n" for oid in ids).encode("ascii")
 
 
 def _check_forward(store: Store, target: str, head: str, env: dict[str, str]) -> None:
@@ -272,20 +341,21 @@ def _known(store: Store) -> bytes:
     return "".join(f"^{oid}\n" for oid in known).encode("ascii")
 
 
-def _count(store: Store, env: dict[str, str], head: str) -> int:
-    return int(git(store.layout.repo, "rev-list", "--count", head, extra_env=env, timeout=600).text())
+def _count(store: Store, env: dict[str, str], heads: Sequence[str]) -> int:
+    out = git(store.layout.repo, "rev-list", "--count", "--stdin", stdin=_lines(heads), extra_env=env, timeout=600)
+    return int(out.text())
 
 
-def _counts(store: Store, head: str, env: dict[str, str]) -> tuple[int, int]:
-    """Gives how many commits of the branch are new to the store, and how many it has."""
+def _counts(store: Store, heads: Sequence[str], env: dict[str, str]) -> tuple[int, int]:
+    """Gives how many commits below some heads are new to the store, and how many it has."""
     repo = store.layout.repo
     known = _known(store)
     if not known and not maintain.packs(store) and not store.objects.loose.ids():
-        return _count(store, env, head), 0
-    listed = git(repo, "rev-list", "--stdin", stdin=f"{head}\n".encode() + known, extra_env=env, timeout=600).out
+        return _count(store, env, heads), 0
+    listed = git(repo, "rev-list", "--stdin", stdin=_lines(heads) + known, extra_env=env, timeout=600).out
     there = git(repo, "cat-file", "--batch-check=%(objecttype)", "--buffer", stdin=listed, timeout=600).out
     new = sum(line.endswith(b" missing") for line in there.splitlines())
-    return new, _count(store, env, head) - new
+    return new, _count(store, env, heads) - new
 
 
 def _collect(store: Store, folder: str) -> _Fetched:
@@ -306,7 +376,7 @@ def _place(store: Store, where: LooseStore, oid: str) -> NewObject:
         raise StoreCorruptError(f"git wrote the object {oid} damaged: {error}", object=oid) from None
 
 
-def _adopt_stray(store: Store, fetched: _Fetched, head: str, env: dict[str, str]) -> None:
+def _adopt_stray(store: Store, fetched: _Fetched, heads: Sequence[str], env: dict[str, str]) -> None:
     """Adds to the journal what the fetch took for granted and no operation has made durable.
 
     A loose object may be one of a writer that died before its transaction; that it exists is no evidence (A3).
@@ -317,7 +387,7 @@ def _adopt_stray(store: Store, fetched: _Fetched, head: str, env: dict[str, str]
     loose -= {str(row[0]) for row in store.db.rows("SELECT id FROM object_journal")}
     if not loose:
         return
-    arguments = f"{head}\n".encode() + _known(store)
+    arguments = _lines(heads) + _known(store)
     out = git(store.layout.repo, "rev-list", "--objects", "--no-object-names", "--stdin", stdin=arguments,
               extra_env=env, timeout=1200).text()  # fmt: skip
     for oid in loose.intersection(out.split()):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ropewalk.core.errors import InvalidError, NotFoundError, RemoteError, RopewalkError, ShallowError, UnsupportedError
@@ -81,6 +81,8 @@ def environment(there: Place, extra: Mapping[str, str] | None = None) -> dict[st
         "safe.bareRepository": "all",
         "gc.auto": "0",
         "maintenance.auto": "false",
+        "core.fsync": "pack,pack-metadata",
+        "core.fsyncMethod": "fsync",
         "push.followTags": "false",
         "push.gpgSign": "false",
         "push.recurseSubmodules": "no",
@@ -119,19 +121,20 @@ def upload_pack(there: Place) -> list[str]:
 
 
 def call(
-    git_dir: str,
+    git_dir: str | None,
     there: Place,
     *args: str,
     extra_env: Mapping[str, str] | None = None,
     timeout: float = TIMEOUT,
     ok: tuple[int, ...] | None = (0,),
 ) -> Done:
-    """Runs git on `git_dir` against another repository; a failure is a typed error with git's own words.
+    """Runs git on `git_dir` (None: on none) against another repository; a failure is typed, with git's own words.
 
     With `ok=None` the caller judges the exit code. A hang ends as `E_REMOTE` after `timeout` seconds.
     """
     try:
-        done = run([git_program(), f"--git-dir={git_dir}", *args], env=environment(there, extra_env), timeout=timeout)
+        where = [] if git_dir is None else [f"--git-dir={git_dir}"]
+        done = run([git_program(), *where, *args], env=environment(there, extra_env), timeout=timeout)
     except ChildTimeout as error:
         raise RemoteError(
             f"{there.address} did not answer within {error.seconds:g} s",
@@ -192,7 +195,7 @@ def sha256(there: Place) -> UnsupportedError:
     )
 
 
-def listing(git_dir: str, there: Place, *patterns: str, timeout: float = 120.0) -> Listing:
+def listing(git_dir: str | None, there: Place, *patterns: str, timeout: float = 120.0) -> Listing:
     """Gives the refs of another repository that match full names or patterns (none: all of them)."""
     words = ["--symref", *upload_pack(there), "--", there.address, *patterns]
     out = call(git_dir, there, "ls-remote", *words, timeout=timeout).out
@@ -216,13 +219,13 @@ def listing(git_dir: str, there: Place, *patterns: str, timeout: float = 120.0) 
 def fetch(
     git_dir: str,
     there: Place,
-    head: str,
+    heads: Sequence[str],
     *,
     unpack_limit: int,
     extra_env: Mapping[str, str] | None = None,
     timeout: float = TIMEOUT,
 ) -> bool:
-    """Fetches a commit with all it stands on, and writes objects alone: no ref, no FETCH_HEAD.
+    """Fetches commits with all they stand on, and writes objects alone: no ref, no FETCH_HEAD.
 
     Says whether git has already seen that nothing is missing. From a repository on this host `fetch-pack` does
     that while it indexes the pack, which saves the second walk over all objects that `fetch` makes.
@@ -231,12 +234,12 @@ def fetch(
     if there.path is not None and os.path.isdir(there.path):
         done = call(
             git_dir, there, *config, "fetch-pack", "--quiet", "--no-progress", "--check-self-contained-and-connected",
-            *upload_pack(there), there.address, head, extra_env=extra_env, timeout=timeout,
+            *upload_pack(there), there.address, *heads, extra_env=extra_env, timeout=timeout,
         )  # fmt: skip
         return b"connectivity-ok" in done.out
     call(
         git_dir, there, *config, "-c", "fetch.writeCommitGraph=false", "fetch", "--quiet", "--no-write-fetch-head",
         "--no-tags", "--no-prune", "--no-recurse-submodules", "--refmap=", *upload_pack(there), "--", there.address,
-        head, extra_env=extra_env, timeout=timeout,
+        *heads, extra_env=extra_env, timeout=timeout,
     )  # fmt: skip
     return True

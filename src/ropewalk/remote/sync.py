@@ -1,0 +1,293 @@
+"""Sync: a branch here and the same branch of a remote become one line again.
+
+What only the remote has is taken over, what only the store has is landed anew on the remote's head, change by
+change, and pushed by compare-and-swap. A change that came back by a pull request - merged, rebased or squashed -
+is recognised, first by its trailer, then by its patch, and is not landed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ropewalk.core import clock
+from ropewalk.core.errors import CasMismatchError, CasRetryExhaustedError, LandMismatchError
+from ropewalk.core.ids import short_ref
+from ropewalk.remote import remotes, transport
+from ropewalk.remote.remotes import Pushed, Remote
+from ropewalk.store import guard, identity, lineage, merge, report, trees
+from ropewalk.store.loose import NewObject
+from ropewalk.store.oplog import Move
+from ropewalk.store.store import Store
+
+MAX_ATTEMPTS = 5
+_RUN = 40
+"""How many unpublished changes at most are looked at for one commit that squashed several of them."""
+
+_TRAILER = b"Ropewalk-Changeset: "
+_INHERIT = (
+    "INSERT OR IGNORE INTO equivalents SELECT was, ref, ?1, ?2 FROM equivalents WHERE now = ?3 AND ref = ?4",
+    "INSERT OR IGNORE INTO equivalents SELECT change, ref, ?1, ?2 FROM landed WHERE landed = ?3 AND ref = ?4",
+)
+"""What became a commit before is what that commit becomes."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """Is a change of ours that the remote has in another commit, and how that was seen."""
+
+    changeset: str
+    there: str
+    by: str
+
+
+class Relanded(msgspec.Struct, frozen=True):
+    """Is a change that was landed anew: the commit it was and the one it is now."""
+
+    was: str
+    now: str
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """Is the result of a sync: what came, what was recognised, what was landed anew, and the push."""
+
+    remote: dict[str, str]
+    fetch: dict[str, dict[str, str | None]]
+    imported: int
+    head: str
+    old_head: str | None
+    recognised: list[Known]
+    relanded: list[Relanded]
+    push: Pushed | None
+    attempts: int
+
+
+class Status(msgspec.Struct, frozen=True):
+    """Is how a branch here and there stand to each other: counts of commits, and what waits to be published."""
+
+    remote: dict[str, str]
+    fetch: dict[str, dict[str, str | None]]
+    head: str | None
+    ahead: int
+    behind: int
+    state: str
+    unpublished: list[dict[str, str]]
+    recognised: list[Known]
+
+
+class _Plan(NamedTuple):
+    head: str
+    recognised: list[Known]
+    relanded: list[Relanded]
+    changed: Mapping[str, Sequence[trees.Change]]
+    new: list[NewObject]
+
+
+def status(store: Store, remote: Remote, ref: str) -> Status:
+    """Says how a branch stands to what the remote had at the last fetch; nothing is moved or asked of the remote."""
+    branch = short_ref(ref)
+    ours, theirs = store.ref(ref), remotes.tracked(store, remote, branch)
+    ahead = behind = 0
+    known: list[Known] = []
+    steps: list[str] = []
+    if ours is not None and theirs is not None and ours != theirs:
+        counts = store.git("rev-list", "--count", "--left-right", f"{ours}...{theirs}", timeout=600).text().split()
+        ahead, behind = int(counts[0]), int(counts[1])
+        steps = _steps(store, ours, theirs) if ahead else []
+        known = _recognise(store, steps, ours, theirs) if behind and steps else []
+    elif ours is not None and theirs is None:
+        ahead = int(store.git("rev-list", "--count", ours, timeout=600).text())
+    words = {(False, False): "even", (True, False): "ahead", (False, True): "behind", (True, True): "diverged"}
+    seen = {one.changeset for one in known}
+    waiting = [
+        {"id": oid, "title": store.objects.commit(oid).title} for oid in reversed(steps[-200:]) if oid not in seen
+    ]
+    state = "unfetched" if theirs is None else words[ahead > 0, behind > 0]
+    return Status({"url": remote.shown, "branch": branch}, {"head": {"sha": theirs}}, ours, ahead, behind, state,
+                  waiting, known)  # fmt: skip
+
+
+def sync(
+    store: Store, remote: Remote, ref: str, actor: str, *, push: bool = True,
+    progress: Callable[[str], None] = lambda line: None, timeout: float = transport.TIMEOUT,
+) -> Synced:  # fmt: skip
+    """Makes a branch here and there one line. Raises `E_CONFLICT` with a report, and nothing has moved then.
+
+    A remote that moves meanwhile makes another attempt; `E_CAS_RETRY_EXHAUSTED` after five.
+    """
+    branch = short_ref(ref)
+    imported = 0
+    first = store.ref(ref)
+    recognised: list[Known] = []
+    relanded: list[Relanded] = []
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        fetched = remotes.fetch(store, remote, actor, progress=progress, timeout=timeout)
+        imported += fetched.imported
+        theirs = remotes.tracked(store, remote, branch)
+        if theirs is not None:
+            plan = _take_over(store, ref, theirs, actor, progress)
+            if plan is None:
+                continue  # somebody landed meanwhile
+            recognised += plan.recognised
+            relanded += plan.relanded
+        head = store.ref(ref)
+        if head is None:
+            raise LandMismatchError(
+                f"neither the store nor {remote.shown} has {branch}", hint="name another with --ref", reason="unborn"
+            )
+        pushed: Pushed | None = None
+        if push:
+            try:
+                pushed = remotes.push(store, remote, ref, branch, actor, progress=progress, timeout=timeout)
+            except CasMismatchError:
+                progress(f"{branch} of {remote.name} moved meanwhile")
+                continue
+        return Synced({"url": remote.shown, "branch": branch}, {"head": {"sha": theirs}}, imported, head, first,
+                      recognised, relanded, pushed, attempt)  # fmt: skip
+    raise CasRetryExhaustedError(
+        f"{branch} moved during each of {MAX_ATTEMPTS} attempts", hint="try again", attempts=MAX_ATTEMPTS
+    )
+
+
+def _take_over(store: Store, ref: str, theirs: str, actor: str, progress: Callable[[str], None]) -> _Plan | None:
+    """Moves a branch to the remote's head with our unpublished changes on it; None when the branch moved meanwhile."""
+    ours = store.ref(ref)
+    nothing = _Plan(ours or theirs, [], [], {}, [])
+    if ours is not None and (ours == theirs or lineage.ancestor(store, theirs, ours)):
+        return nothing
+    if ours is None or lineage.ancestor(store, ours, theirs):
+        plan = _Plan(theirs, [], [], {}, [])
+    else:
+        plan = _reland(store, ref, ours, theirs, actor, progress)
+    try:
+        with store.transaction() as tx:
+            op = tx.record("sync", actor, [Move(ref, ours, plan.head)], [(r.now, actor) for r in plan.relanded])
+            tx.journal(plan.new)
+            for was, now in [(k.changeset, k.there) for k in plan.recognised] + [(r.was, r.now) for r in plan.relanded]:
+                tx.db.run("INSERT OR IGNORE INTO equivalents VALUES (?, ?, ?, ?)", (was, ref, now, op))
+                for statement in _INHERIT:
+                    tx.db.run(statement, (now, op, was, ref))
+            for was, changed in plan.changed.items():
+                author = store.agent_of(was) or actor
+                tx.db.run_many(
+                    "INSERT OR IGNORE INTO land_paths VALUES (?, ?, ?, ?, ?, ?)",
+                    [(c.path, ref, op, guard.name_of(c.old), guard.name_of(c.new), author) for c in changed],
+                )
+    except CasMismatchError:
+        return None
+    return plan
+
+
+def _steps(store: Store, ours: str, theirs: str) -> list[str]:
+    """Gives our changes that the remote's history lacks, oldest first: the steps of our own line."""
+    out = store.git("rev-list", "--first-parent", "--reverse", ours, f"^{theirs}", timeout=600).text()
+    return out.split()
+
+
+def _reland(store: Store, ref: str, ours: str, theirs: str, actor: str, progress: Callable[[str], None]) -> _Plan:
+    objects = store.objects
+    steps = _steps(store, ours, theirs)
+    if not store.git("merge-base", ours, theirs, ok=(0, 1), timeout=600).text():
+        raise LandMismatchError(
+            f"{short_ref(ref)} and the remote's have no history in common",
+            hint="push to a branch of another name, or import the remote into a store of its own", reason="unrelated",
+        )  # fmt: skip
+    recognised = _recognise(store, steps, ours, theirs)
+    seen = {one.changeset for one in recognised}
+    progress(f"landing {len(steps) - len(seen)} changes anew on {theirs[:12]}")
+    objects.take_new()
+    head, new = theirs, []
+    relanded: list[Relanded] = []
+    changed: dict[str, Sequence[trees.Change]] = {}
+    who = identity.person(store.layout, actor, clock.now())
+    for oid in steps:
+        if oid in seen:
+            continue
+        commit = objects.commit(oid)
+        base = objects.commit(commit.parents[0]).tree
+        target = objects.commit(head).tree
+        merged = merge.merge(objects, base, commit.tree, target)
+        if not merged.clean:
+            store.flush()
+            raise report.error(report.build(store, merged, ref=ref, base=commit.parents[0], theirs=head, change=oid))
+        wanted = trees.diff(objects, base, commit.tree)
+        done = guard.check_integrity(store, base=base, change=commit.tree, target=target, result=merged.tree,
+                                     wanted=wanted, merged=[p for m in merged.messages for p in m.paths])  # fmt: skip
+        if merged.tree == target:
+            recognised.append(Known(oid, head, "content"))
+            continue
+        now = objects.write_commit(merged.tree, [head], commit.author, who, commit.message, commit.encoding)
+        made = objects.take_new()
+        for one in made:
+            objects.loose.ensure(one.id, one.packed)  # the next merge may ask git
+        new += made
+        relanded.append(Relanded(oid, now))
+        changed[oid] = done
+        head = now
+    return _Plan(head, recognised, relanded, changed, new)
+
+
+def _recognise(store: Store, steps: Sequence[str], ours: str, theirs: str) -> list[Known]:
+    """Gives those of our changes that the remote has in other commits."""
+    objects = store.objects
+    there = store.git("rev-list", "--reverse", theirs, f"^{ours}", timeout=600).text().split()
+    named: dict[str, str] = {}
+    for oid in there:
+        for line in objects.commit(oid).message.split(b"\n"):
+            line = line.strip()
+            if line.startswith(_TRAILER):
+                named.setdefault(line[len(_TRAILER) :].decode("ascii", "replace"), oid)
+    found: dict[str, Known] = {}
+    for oid in steps:
+        source = objects.commit(oid).trailer("Ropewalk-Changeset") or oid
+        if source in named:
+            found[oid] = Known(oid, named[source], "trailer")
+    left = [oid for oid in steps if oid not in found]
+    if not left or not there:
+        return [found[oid] for oid in steps if oid in found]
+    patches = {patch: oid for oid, patch in _patch_ids(store, there).items()}
+    mine = _patch_ids(store, left)
+    for oid in left:
+        if mine.get(oid) in patches:
+            found[oid] = Known(oid, patches[mine[oid]], "patch")
+    for run, oid in _squashed(store, [oid for oid in left if oid not in found], patches):
+        for one in run:
+            found[one] = Known(one, oid, "squash")
+    return [found[oid] for oid in steps if oid in found]
+
+
+def _patch_ids(store: Store, ids: Sequence[str]) -> dict[str, str]:
+    """Gives the patch ids of commits against their first parents; one that changes nothing has none."""
+    stdin = "".join(f"{oid}\n" for oid in ids).encode("ascii")
+    text = store.git("diff-tree", "--stdin", "-p", "-m", "--first-parent", "--root", "--full-index", "--binary",
+                     "--no-ext-diff", "--no-textconv", stdin=stdin, timeout=600).out  # fmt: skip
+    return _of_patches(store, text)
+
+
+def _of_patches(store: Store, text: bytes) -> dict[str, str]:
+    out = store.git("patch-id", "--stable", stdin=text, timeout=600).text()
+    return {words[1]: words[0] for words in (line.split() for line in out.splitlines()) if len(words) == 2}
+
+
+def _squashed(store: Store, left: Sequence[str], patches: Mapping[str, str]) -> list[tuple[Sequence[str], str]]:
+    """Gives runs of our changes that one commit of the remote holds together."""
+    if not 1 < len(left) <= _RUN:
+        return []
+    objects = store.objects
+    found: list[tuple[Sequence[str], str]] = []
+    start = 0
+    while start < len(left) - 1:
+        base = objects.commit(left[start]).parents[0]
+        hit = 0
+        for end in range(len(left), start + 1, -1):
+            text = store.git("diff-tree", "-p", "-r", "--full-index", "--binary", "--no-ext-diff", "--no-textconv",
+                             base, left[end - 1], timeout=60).out  # fmt: skip
+            # without a commit's line before it git gives a patch the id of zeros
+            patch = _of_patches(store, text).get("0" * 40)
+            if patch is not None and patch in patches:
+                found.append((left[start:end], patches[patch]))
+                hit = end
+                break
+        start = hit or start + 1
+    return found
