@@ -202,8 +202,12 @@ def _run_again(scenario: Scenario, made: Template, folder: Path) -> None:
     words = words_of(scenario, folder, made.ids)
     for lock in (folder / "dest.git").rglob("*.lock"):
         # somebody else's repository, in which a git was killed: its lock is named, and is its owner's to remove
-        error = run_words(folder, words)[-1]["error"]
-        assert (error["code"], error["details"]["reason"]) == ("E_REMOTE", "locked"), error
+        answer = run_words(folder, words)[-1]
+        named = answer["ok"] or (answer["error"]["code"], answer["error"]["details"]["reason"]) == (
+            "E_REMOTE",
+            "locked",
+        )
+        assert named, answer
         lock.unlink()
     for envelope in run_words(folder, words, stdin):
         ok = envelope.get("ok", "result" in envelope)
@@ -228,6 +232,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--kind", action="append", choices=list(KINDS), help="what happens at the points")
     parser.add_argument("--most", type=int, default=1000, help="how many points of an operation at most")
     parser.add_argument("--point", action="append", help="one point, as rw:fdatasync:1")
+    parser.add_argument("--children", action="store_true", help="the points of git processes alone")
     parser.add_argument("--keep", action="store_true", help="keep the folder of the last point")
     asked = parser.parse_args(argv)
     base = Path(tempfile.mkdtemp(prefix="sweep-"))
@@ -240,6 +245,7 @@ def main(argv: list[str]) -> int:
             by = Counter(p.process for p in made.points)
             print(f"{scenario.name}: {len(made.points)} points: {dict(by)}", flush=True)
             wanted = [p for p in made.points if not asked.point or str(p) in asked.point]
+            wanted = [p for p in wanted if p.process != "rw" or not asked.children]
             for kind in asked.kind or ():
                 found = sample(wanted, asked.most, SEED)
                 started = time.monotonic()

@@ -20,8 +20,21 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from .kit import AGENT, Ids, lines_of, must, place, prepare, run_words, sound, trailers
-from .tracing import SECONDS, TRACE, Held, Point, Step, Subject, command, environment, injection, steps
+from .kit import AGENT, Ids, lines_of, must, place, prepare, put, run_words, sound, trailers
+from .tracing import (
+    SECONDS,
+    TRACE,
+    Held,
+    Point,
+    Step,
+    Subject,
+    command,
+    environment,
+    injection,
+    numbered_git,
+    steps,
+    traced,
+)
 
 FULL = os.environ.get("RWTEST_FULL") == "1"
 BOUND = "1.5"
@@ -179,3 +192,34 @@ def test_a_stopped_leader_is_named_or_holds_nobody_up(made: Made, tmp_path: Path
         assert trailers(folder).count(made.ids["x"]) == 1, point
         ends_once(folder, made.ids)
         shutil.rmtree(folder)
+
+
+def test_a_stopped_collection_is_named_and_keeps_nobody_from_writing(made: Made, tmp_path: Path) -> None:
+    folder = place(made.folder, tmp_path / "f")
+    env = environment(folder / "home")
+    store = ["--store", str(folder / "store")]
+    copy = place(made.folder, tmp_path / "traced")
+    found = traced(
+        Subject(
+            ["gc", "--store", str(copy / "store")], copy, environment(copy / "home"), numbered_git(tmp_path / "gits")
+        )
+    )
+    held = next(n for n, s in enumerate(found) if "maintain.lock" in s.shown)
+    log = folder / "strike.log"
+    point = found[held + 1].point
+    collection = Held(Subject(["gc", *store], folder, env, folder), ["-o", str(log), *injection(point, "signal=STOP")])
+    try:
+        collection.go()
+        wait_until(lambda: log.exists() and "stopped by SIGSTOP" in log.read_text(), f"a stop at {point}")
+        must(folder, "commit", message="meanwhile", changes=put("d/meanwhile.txt", "m\n"), advance="main")
+        words = command("backup", str(folder / "copy"), *store)
+        done = subprocess.run(words, cwd=folder, env=env | {"ROPEWALK_LOCK_WAIT": BOUND}, capture_output=True,
+                              stdin=subprocess.DEVNULL, timeout=SECONDS)  # fmt: skip
+        error = lines_of(done.stdout)[-1]["error"]
+        assert (error["code"], error["details"]["pid"]) == ("E_BUSY", collection.pid), error
+    finally:
+        os.kill(collection.pid, signal.SIGCONT)
+        ended = collection.end()
+    assert lines_of(ended.out)[-1]["ok"], ended
+    assert run_words(folder, ["backup", str(folder / "copy"), *store])[-1]["ok"]
+    sound(folder)

@@ -67,8 +67,9 @@ _REFUSALS = {
     "ut of memory": errno.ENOMEM,
     "Input/output error": errno.EIO,
     "Read-only file system": errno.EROFS,
+    **dict.fromkeys(("nable to write", "ailed to write", "ould not write", "annot write"), errno.EIO),
 }
-"""What the operating system refused, as git's own messages end."""
+"""What the operating system refused, as git's own messages say; some of them leave the reason out."""
 _LOCKED = re.compile(r"nable to create '([^'\n]*\.lock)': File exists")
 
 
@@ -221,7 +222,10 @@ def git(
     argv: list[str | bytes] = [git_program(), f"--git-dir={git_dir}", *args]
     done = run(argv, stdin=stdin, env=git_env(extra_env), timeout=timeout)
     if done.code not in ok:
-        raise git_error(args[0] if isinstance(args[0], str) else args[0].decode("ascii", "replace"), done)
+        words = [os.fsdecode(word) for word in args]
+        while words[0] == "-c":
+            del words[:2]
+        raise git_error(words[0], done)
     return done
 
 
@@ -247,7 +251,10 @@ def git_error(name: str, done: Done) -> RopewalkError:
             operation=f"git {name}",
             signal=-done.code,
         )
-    return InternalError(f"git {name} ended with {done.code}: {words or 'no message'}", git=name, exit_code=done.code)
+    if not words:
+        # git always says why it ends, unless it can't write that either
+        return StoreIOError(f"git {name} ended with {done.code} and could not say why", operation=f"git {name}")
+    return InternalError(f"git {name} ended with {done.code}: {words}", git=name, exit_code=done.code)
 
 
 def holders(there: os.stat_result) -> list[int]:
