@@ -245,9 +245,9 @@ def transfers(root: Path, scale: Scale) -> dict[str, Any]:
         took["export"].append(rw("git", "export", str(out), "--ref", "main", "--branch", "main"))
         if common.git(out, "rev-parse", "main") != head:
             raise SystemExit("the exported head is another one")
-        for peer in ("clone --bare", "clone --bare --no-local"):
-            to = root / f"{peer.replace(' ', '')}-{number}.git"
-            took[peer].append(run(["git", *peer.split(), "--quiet", str(source), str(to)], root))
+        for words in ("clone --bare", "clone --bare --no-local"):
+            to = root / f"{words.replace(' ', '')}-{number}.git"
+            took[words].append(run(["git", *words.split(), "--quiet", str(source), str(to)], root))
     middle = {name: sorted(runs)[len(runs) // 2] for name, runs in took.items()}
     peer = middle["clone --bare --no-local"]
     rows = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -132,16 +131,9 @@ def read(store: Store, commit: str, path: bytes, rev: str, *, offset: int, max_b
     end = min(start + max_bytes, stop)
     data, at = (b"".join(parts), 0) if size <= LARGE else _window(parts, start - _CHARACTER, end + _CHARACTER)
     start, end, stop = start - at, end - at, stop - at
-    if _is_text(data, whole=size <= LARGE):
-        while start > 0 and _inside(data, start):
-            start -= 1
-        while end > start and _inside(data, end):
-            end -= 1
-        if end == start and start < stop:
-            # a page smaller than one character still makes way
-            end += 1
-            while _inside(data, end):
-                end += 1
+    first, last = _whole_characters(data, start, end, stop)
+    if _is_text(data if size <= LARGE else data[first:last]):
+        start, end = first, last
         content, encoding = data[start:end].decode("utf-8"), "utf8"
     else:
         content, encoding = b64encode(data[start:end]).decode("ascii"), "base64"
@@ -165,14 +157,24 @@ def _window(parts: Iterable[bytes], start: int, stop: int) -> tuple[bytes, int]:
     return b"".join(kept), start
 
 
-def _is_text(data: bytes, *, whole: bool) -> bool:
-    """Says whether bytes are UTF-8; a part may begin and end within a character."""
-    if not whole:
-        skip = next((n for n in range(min(_CHARACTER, len(data))) if not _inside(data, n)), 0)
-        data = data[skip:]
-    decoder = getincrementaldecoder("utf-8")()
+def _whole_characters(data: bytes, start: int, end: int, stop: int) -> tuple[int, int]:
+    """Gives a page's bounds with no character cut: it begins with the one at its start, and ends after a whole one."""
+    while start > 0 and _inside(data, start):
+        start -= 1
+    while end > start and _inside(data, end):
+        end -= 1
+    if end == start and start < stop:
+        # a page smaller than one character still makes way
+        end += 1
+        while _inside(data, end):
+            end += 1
+    return start, end
+
+
+def _is_text(data: bytes) -> bool:
+    """Says whether bytes are UTF-8."""
     try:
-        decoder.decode(data, final=whole)
+        data.decode("utf-8")
         return True
     except UnicodeDecodeError:
         return False
