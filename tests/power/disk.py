@@ -1,270 +1,313 @@
-"""A disk that keeps only what was synced: the writes and syncs of real commands, traced from outside, replayed.
+"""A disk that keeps only what was synced: traced calls are replayed on it, and it says what a power loss may leave.
 
 The model is stricter than any file system: a file's bytes are there when that file was synced, a name is there
-when its folder was. What was not synced may be there too, in part: `image` takes a seed and keeps a random share
-of the unsynced pages and, in each folder, a random first part of the unsynced changes of names.
+when its folder was. What was not synced may be there too, in part and in any order between files and folders;
+within one folder changes of names come to the disk in their order, and a rename within it comes whole. A sync that
+failed has lost what it was to write, and no later sync brings it.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import re
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from tests.crash.tracing import environment
+from .calls import Call
 
-CALLS = (
-    "openat,open,creat,write,pwrite64,pwritev,writev,ftruncate,truncate,rename,renameat,renameat2,link,linkat,unlink,"
-    "unlinkat,mkdir,mkdirat,rmdir,fsync,fdatasync,lseek,close,dup2,copy_file_range,sendfile,fallocate"
-)
-_LINE = re.compile(r"^(\d+)\s+(\w+)\((.*)\)\s+= (-?\d+|\?)(?:<([^>]*)>)?.*$")
-_FD = re.compile(r"^(\d+)<([^>]*)>$")
-_STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"(?:\.\.\.)?')
+Outcome = int | str
+STRICT, NAMES, LATE, ALL = "strict", "names", "late", "all"
+"""Nothing unsynced; all names and no bytes; all names and, of each file, all but what was written first; everything.
+
+A number is a seed: a random first part of each folder's changes and a random share of the pages.
+"""
 _PAGE = 4096
 
 
-class Event(NamedTuple):
-    """Is one system call that worked: process, name, argument texts, and its result."""
+class File:
+    """Is a file: the bytes programs see, the bytes that are durable, and the unsynced writes between the two."""
 
-    pid: str
-    name: str
-    args: list[str]
-    result: int
-    path: str | None
-
-
-class Inode:
-    """Is a file: the bytes that are durable, and the unsynced writes in order, (offset, bytes) or (size, None)."""
-
-    def __init__(self, data: bytes = b"") -> None:
+    def __init__(self, data: bytes = b"", mode: int = 0o644) -> None:
+        self.seen = bytearray(data)
         self.durable = bytearray(data)
         self.pending: list[tuple[int, bytes | None]] = []
+        self.mode = mode
 
-    def sync(self) -> None:
-        for offset, data in self.pending:
-            _apply(self.durable, offset, data)
+    def write(self, offset: int, data: bytes | None) -> None:
+        """Writes bytes at an offset; None cuts the file there."""
+        self.pending.append((offset, data))
+        _apply(self.seen, offset, data)
+
+    def sync(self, failed: bool) -> None:
+        """Makes what was written durable, or loses it."""
+        if not failed:
+            for offset, data in self.pending:
+                _apply(self.durable, offset, data)
         self.pending.clear()
 
-    def contents(self, draw: random.Random | None) -> bytes:
-        """Gives what the disk may hold: without a draw nothing unsynced, else a random share of its pages."""
-        if draw is None:
-            return bytes(self.durable)
+    def contents(self, outcome: Outcome, draw: random.Random) -> bytes:
+        """Gives what the disk holds."""
         data = bytearray(self.durable)
-        for offset, part in self.pending:
+        if outcome in (STRICT, NAMES):
+            return bytes(data)
+        for number, (offset, part) in enumerate(self.pending):
+            if outcome == LATE and number == 0 and len(self.pending) > 1:
+                continue
             if part is None:
-                if draw.random() < 0.5:
+                if isinstance(outcome, str) or draw.random() < 0.5:
                     _apply(data, offset, None)
                 continue
             for start in range(0, len(part), _PAGE):
-                if draw.random() < 0.5:
+                if isinstance(outcome, str) or draw.random() < 0.5:
                     _apply(data, offset + start, part[start : start + _PAGE])
         return bytes(data)
 
 
 def _apply(target: bytearray, offset: int, data: bytes | None) -> None:
-    if data is None:
-        del target[offset:]
-        target.extend(b"\0" * (offset - len(target)))
-        return
     if len(target) < offset:
         target.extend(b"\0" * (offset - len(target)))
-    target[offset : offset + len(data)] = data
+    if data is None:
+        del target[offset:]
+    else:
+        target[offset : offset + len(data)] = data
+
+
+class Link:
+    """Is a symbolic link."""
+
+    def __init__(self, target: bytes) -> None:
+        self.target = target
+
+
+class Folder:
+    """Is a folder: the names programs see, those that are durable, and the unsynced changes, each of some names."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, Node] = {}
+        self.durable: dict[str, Node] = {}
+        self.pending: list[dict[str, Node | None]] = []
+
+    def change(self, names: dict[str, Node | None]) -> None:
+        """Changes names at once; None takes one away."""
+        self.pending.append(names)
+        _rename(self.seen, names)
+
+    def sync(self, failed: bool) -> None:
+        """Makes the names durable."""
+        if not failed:
+            for names in self.pending:
+                _rename(self.durable, names)
+            self.pending.clear()
+
+    def names(self, outcome: Outcome, draw: random.Random) -> dict[str, Node]:
+        """Gives the names the disk holds."""
+        found = dict(self.durable)
+        count = len(self.pending) if outcome != STRICT else 0
+        for names in self.pending[: draw.randint(0, count) if isinstance(outcome, int) else count]:
+            _rename(found, names)
+        return found
+
+
+def _words(call: Call) -> Iterator[str]:
+    """Yields every path in a call."""
+    if call.name in ("openat", "open", "creat"):
+        if any("O_CREAT" in str(arg) for arg in call.args):
+            yield call.path
+        return
+    for arg in call.args[:2] if call.name in ("write", "pwrite64") else call.args:
+        if isinstance(arg, tuple):
+            yield arg[1]
+        elif isinstance(arg, bytes) and call.name not in ("write", "pwrite64"):
+            yield os.fsdecode(arg)
+
+
+Node = File | Folder | Link
+
+
+def _rename(target: dict[str, Node], names: dict[str, Node | None]) -> None:
+    for name, node in names.items():
+        if node is None:
+            target.pop(name, None)
+        else:
+            target[name] = node
 
 
 class Disk:
-    """Is the state below one folder: names as programs see them, and as the disk has them."""
+    """Is what is below one folder, as programs see it and as the disk has it."""
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
-        self.seen: dict[str, Inode | None] = {}
-        for folder, folders, files in os.walk(root):
-            for name in folders:
-                self.seen[os.path.join(folder, name)] = None
-            for name in files:
-                path = os.path.join(folder, name)
-                self.seen[path] = Inode(Path(path).read_bytes())
-        self.durable = dict(self.seen)
-        self.changes: dict[str, list[tuple[str, Inode | str | None]]] = {}
+        self.top = _load(root)
         self.offsets: dict[tuple[str, str], int] = {}
+        self.append: set[tuple[str, str]] = set()
 
-    def play(self, events: Iterator[Event]) -> None:
-        """Applies traced calls."""
-        for event in events:
-            self._one(event)
+    def play(
+        self, calls: Iterable[Call], without: Collection[str] = (), after: Callable[[], None] | None = None
+    ) -> None:
+        """Applies calls, but for the syncs that a site of the code led to; `after` is called after each that counts."""
+        for call in calls:
+            if not (call.sites and set(call.sites) & set(without)) and self._one(call) and after is not None:
+                after()
 
-    def _name(self, path: str, what: Inode | str | None) -> None:
-        """Notes a change of a name: a file, a folder (None), or `gone`."""
-        if what == "gone":
-            self.seen.pop(path, None)
-        else:
-            self.seen[path] = what  # type: ignore[assignment]
-        self.changes.setdefault(os.path.dirname(path), []).append((path, what))
+    def counts(self, call: Call) -> bool:
+        """Says whether a call may change something here."""
+        return any(self.root in word for word in _words(call)) and call.name not in ("lseek", "chmod", "fchmod")
 
-    def _one(self, event: Event) -> None:
-        name, args = event.name, event.args
+    def at(self, path: str) -> Node | None:
+        """Gives what programs see at a path."""
+        if path == self.root:
+            return self.top
+        if not path.startswith(self.root + "/"):
+            return None
+        node: Node | None = self.top
+        for part in path[len(self.root) + 1 :].split("/"):
+            node = node.seen.get(part) if isinstance(node, Folder) else None
+        return node
+
+    def _above(self, path: str) -> tuple[Folder | None, str]:
+        found = self.at(os.path.dirname(path))
+        return (found if isinstance(found, Folder) else None), os.path.basename(path)
+
+    def _one(self, call: Call) -> bool:
+        """Applies one call and says whether it changed something here."""
+        name, args = call.name, call.args
         if name in ("openat", "open", "creat"):
-            path = event.path
-            if path is None or not path.startswith(self.root):
-                return
-            self.offsets[event.pid, str(event.result)] = 0
-            flags = args[2] if name == "openat" else args[1] if len(args) > 1 else "O_CREAT|O_TRUNC"
-            if path not in self.seen and "O_CREAT" in flags:
-                self._name(path, Inode())
-            node = self.seen.get(path)
-            if node is not None and "O_TRUNC" in flags:
-                node.pending.append((0, None))
-            if node is not None and "O_APPEND" in flags:
-                self.offsets[event.pid, str(event.result)] = len(node.contents(None))
-        elif name in ("write", "pwrite64"):
-            found = self._file(args[0])
-            if found is None:
-                return
-            fd, node = found
-            data = _bytes(args[1])[: event.result]
-            assert len(data) == event.result, "strace cut a string short"
-            if name == "pwrite64":
-                node.pending.append((int(args[3]), data))
+            return self._open(call)
+        if name in ("rename", "link", "unlink", "rmdir", "mkdir", "symlink"):
+            words = [os.path.normpath(os.fsdecode(a)) for a in args if isinstance(a, bytes)]
+            return self._names(name, words[1:] if name == "symlink" else words, args)
+        if name in ("renameat", "renameat2", "linkat"):
+            return self._names(name[:6].rstrip("a"), [call.place(0), call.place(2)], ())
+        if name in ("unlinkat", "mkdirat"):
+            return self._names(name[:-2], [call.place(0)], ())
+        if name == "symlinkat":
+            return self._names("symlink", [call.place(1)], (args[0],))
+        if name in ("chmod", "fchmodat"):
+            node = self.at(call.place(0) if name == "fchmodat" else os.path.normpath(os.fsdecode(bytes(args[0]))))  # type: ignore[arg-type]
+            return self._mode(node, args[1 if name == "chmod" else 2])
+        fd = args[0] if isinstance(args[0], tuple) else ("", "")
+        node = self.at(fd[1])
+        if node is None:
+            return False
+        if name == "fchmod":
+            return self._mode(node, args[1])
+        if name in ("fsync", "fdatasync"):
+            assert isinstance(node, File | Folder)
+            node.sync(failed=call.result < 0)
+            return True
+        assert name in ("write", "pwrite64", "ftruncate", "lseek", "sendfile"), f"{name} is not modelled: {args}"
+        if not isinstance(node, File):
+            return False
+        if name == "lseek":
+            self.offsets[fd] = call.result
+            return False
+        if name == "ftruncate":
+            node.write(int(str(args[1])), None)
+        elif name == "pwrite64":
+            data = args[1]
+            assert isinstance(data, bytes)
+            node.write(int(str(args[3])), data[: call.result])
+        else:
+            data = args[1][: call.result] if isinstance(args[1], bytes) else self._sent(call)
+            assert len(data) == call.result, "strace cut a string short"
+            offset = len(node.seen) if fd in self.append else self.offsets.get(fd, 0)
+            node.write(offset, data)
+            self.offsets[fd] = offset + len(data)
+        return True
+
+    def _mode(self, node: Node | None, mode: object) -> bool:
+        """Sets a file's mode, which no test needs to be lost."""
+        if isinstance(node, File):
+            node.mode = int(str(mode), 8) & 0o777
+        return False
+
+    def _sent(self, call: Call) -> bytes:
+        """Gives the bytes of a `sendfile`."""
+        source, offset = call.args[1], str(call.args[2])
+        assert isinstance(source, tuple) and offset.startswith("["), call
+        start = int(offset.strip("[]").split(" ")[0].strip("]"))
+        node = self.at(source[1])
+        data = bytes(node.seen) if isinstance(node, File) else Path(source[1]).read_bytes()
+        return data[start : start + call.result]
+
+    def _open(self, call: Call) -> bool:
+        above, name = self._above(call.path)
+        if above is None:
+            return False
+        flags = str(call.args[2] if call.name == "openat" else call.args[1])
+        fd = (str(call.result), call.path)
+        self.offsets[fd] = 0
+        (self.append.add if "O_APPEND" in flags else self.append.discard)(fd)
+        node = above.seen.get(name)
+        if node is None and "O_CREAT" in flags:
+            above.change({name: File(mode=int(str(call.args[-1]), 8) & 0o755)})
+            return True
+        if isinstance(node, File) and "O_TRUNC" in flags and node.seen:
+            node.write(0, None)
+            return True
+        return False
+
+    def _names(self, what: str, paths: list[str], words: tuple[object, ...]) -> bool:
+        above, name = self._above(paths[0])
+        if what in ("rename", "link"):
+            there, new = self._above(paths[1])
+            node = above.seen.get(name) if above is not None else None
+            if above is None or node is None or there is None:
+                assert above is None and there is None, f"{what} over the edge: {paths}"
+                return False
+            if what == "link":
+                there.change({new: node})
+            elif there is above:
+                above.change({name: None, new: node})
             else:
-                at = self.offsets.get((event.pid, fd), 0)
-                node.pending.append((at, data))
-                self.offsets[event.pid, fd] = at + len(data)
-        elif name in ("writev", "pwritev", "copy_file_range", "sendfile", "fallocate", "truncate"):
-            assert not any(self.root in a for a in args), f"{name} is not modelled: {args}"
-        elif name == "ftruncate":
-            found = self._file(args[0])
-            if found is not None:
-                found[1].pending.append((int(args[1]), None))
-        elif name == "lseek":
-            found = self._file(args[0])
-            if found is not None:
-                self.offsets[event.pid, found[0]] = event.result
-        elif name in ("fsync", "fdatasync"):
-            match = _FD.match(args[0])
-            path = match[2] if match else ""
-            node = self.seen.get(path)
-            if node is not None:
-                node.sync()
-            elif path == self.root or path in self.seen:
-                self._sync_folder(path)
-        elif name in ("rename", "renameat", "renameat2"):
-            old, new = (_text(a) for a in ([args[0], args[1]] if name == "rename" else [args[1], args[3]]))
-            if old in self.seen:
-                self._move(old, new)
-        elif name in ("link", "linkat"):
-            old, new = (_text(a) for a in ([args[0], args[1]] if name == "link" else [args[1], args[3]]))
-            if old in self.seen and new.startswith(self.root):
-                self._name(new, self.seen[old])
-        elif name in ("unlink", "unlinkat", "rmdir"):
-            path = _text(args[1] if name == "unlinkat" else args[0])
-            if path in self.seen:
-                self._name(path, "gone")
-        elif name in ("mkdir", "mkdirat"):
-            path = _text(args[1] if name == "mkdirat" else args[0])
-            if path.startswith(self.root):
-                self._name(path, None)
+                there.change({new: node})
+                above.change({name: None})
+            return True
+        if above is None:
+            return False
+        if what == "mkdir":
+            above.change({name: Folder()})
+        elif what == "symlink":
+            target = words[0]
+            assert isinstance(target, bytes)
+            above.change({name: Link(target)})
+        else:
+            above.change({name: None})
+        return True
 
-    def _move(self, old: str, new: str) -> None:
-        inner = [p for p in self.seen if p.startswith(old + "/")]
-        node = self.seen[old]
-        self._name(old, "gone")
-        self._name(new, node)
-        for path in inner:
-            node = self.seen[path]
-            self._name(path, "gone")
-            self._name(new + path[len(old) :], node)
-
-    def _sync_folder(self, folder: str) -> None:
-        for path, what in self.changes.pop(folder, []):
-            _change(self.durable, path, what)
-
-    def _file(self, word: str) -> tuple[str, Inode] | None:
-        match = _FD.match(word)
-        node = self.seen.get(match[2]) if match else None
-        return (match[1], node) if match and node is not None else None
-
-    def image(self, target: Path, seed: int | None) -> None:
-        """Writes what the disk may hold into a folder: nothing unsynced, or with a seed some of it."""
-        draw = None if seed is None else random.Random(seed)
-        names = dict(self.durable)
-        if draw is not None:
-            for changes in self.changes.values():
-                for path, what in changes[: draw.randint(0, len(changes))]:
-                    _change(names, path, what)
-        target.mkdir(parents=True)
-        for path in sorted(names):
-            there = target / os.path.relpath(path, self.root)
-            node = names[path]
-            if not there.parent.is_dir():
-                continue  # its folder's own name was lost
-            if node is None:
-                there.mkdir(exist_ok=True)
-            else:
-                there.write_bytes(node.contents(draw))
+    def image(self, target: Path, outcome: Outcome) -> None:
+        """Writes into a new folder what the disk may hold."""
+        made: dict[int, str] = {}
+        _save(self.top, str(target), outcome, random.Random(outcome), made)
 
 
-def _change(names: dict[str, Inode | None], path: str, what: Inode | str | None) -> None:
-    if what == "gone":
-        names.pop(path, None)
-    else:
-        names[path] = what  # type: ignore[assignment]
+def _load(path: Path) -> Folder:
+    found = Folder()
+    for entry in os.scandir(path):
+        node: Node
+        if entry.is_symlink():
+            node = Link(os.fsencode(os.readlink(entry.path)))
+        elif entry.is_dir():
+            node = _load(Path(entry.path))
+        else:
+            node = File(Path(entry.path).read_bytes(), entry.stat().st_mode & 0o777)
+        found.seen[entry.name] = node
+    found.durable = dict(found.seen)
+    return found
 
 
-def _bytes(word: str) -> bytes:
-    match = _STRING.match(word)
-    return bytes.fromhex(match[1].replace("\\x", "")) if match else b""
-
-
-def _text(word: str) -> str:
-    return os.fsdecode(_bytes(word))
-
-
-def traced(argv: list[str], cwd: Path, env: dict[str, str], log: Path) -> tuple[bytes, Iterator[Event]]:
-    """Runs a command and gives what it printed and its calls that worked, in order, its children's too."""
-    done = subprocess.run(
-        ["strace", "-f", "-y", "-xx", "-s", "50000000", "-o", str(log), "-e", f"trace={CALLS}", *argv],
-        cwd=cwd, env=env, capture_output=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout, _events(log)
-
-
-def _events(log: Path) -> Iterator[Event]:
-    waiting: dict[str, str] = {}
-    with open(log, encoding="ascii", errors="replace") as file:
-        for line in file:
-            pid, _, rest = line.rstrip("\n").partition(" ")
-            rest = rest.strip()
-            if rest.endswith("<unfinished ...>"):
-                waiting[pid] = rest[: -len("<unfinished ...>")].rstrip()
-                continue
-            if rest.startswith("<... "):
-                rest = waiting.pop(pid, "") + re.sub(
-                    r"^<\.\.\. \w+ resumed>\)?", lambda m: "" if not m[0].endswith(")") else ")", rest
-                )
-            match = _LINE.match(f"{pid} {rest}")
-            if match is None or match[4] == "?" or int(match[4]) < 0:
-                continue
-            path = (
-                os.fsdecode(bytes.fromhex(match[5].replace("\\x", ""))) if match[5] and "\\x" in match[5] else match[5]
-            )
-            yield Event(pid, match[2], [_fd(a) for a in _split(match[3])], int(match[4]), path)
-
-
-def _fd(word: str) -> str:
-    """Gives an argument with the path of a descriptor as text."""
-    match = re.match(r"^(\d+|AT_FDCWD)<((?:\\x[0-9a-f]{2})*)>", word)
-    return f"{match[1]}<{os.fsdecode(bytes.fromhex(match[2].replace(chr(92) + 'x', '')))}>" if match else word
-
-
-def _split(args: str) -> list[str]:
-    """Gives the arguments of a call; strings are hexadecimal, so that a comma is always one between them."""
-    return [word.strip() for word in args.split(", ")]
-
-
-def clean_environment(home: Path) -> dict[str, str]:
-    """Gives the commands' environment."""
-    return environment(home)
+def _save(folder: Folder, path: str, outcome: Outcome, draw: random.Random, made: dict[int, str]) -> None:
+    os.mkdir(path)
+    for name, node in sorted(folder.names(outcome, draw).items()):
+        there = f"{path}/{name}"
+        if isinstance(node, Folder):
+            _save(node, there, outcome, draw, made)
+        elif isinstance(node, Link):
+            os.symlink(node.target, os.fsencode(there))
+        elif id(node) in made:
+            os.link(made[id(node)], there)
+        else:
+            made[id(node)] = there
+            fd = os.open(there, os.O_WRONLY | os.O_CREAT, node.mode | 0o600)
+            with os.fdopen(fd, "wb") as file:
+                file.write(node.contents(outcome, draw))

@@ -41,18 +41,6 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[done:]
 
 
-def rewrite(path: str) -> None:
-    """Writes a file's bytes over themselves and syncs them, after a sync that failed; nobody else may write it."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        at = 0
-        while part := os.pread(fd, 1 << 20, at):
-            at += os.pwrite(fd, part, at)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def make_folders(path: str) -> None:
     """Makes a folder and those above it that are missing; their names are durable then."""
     if os.path.isdir(path):

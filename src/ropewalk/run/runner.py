@@ -102,6 +102,7 @@ def run(
         report.write(store.layout, run_id, "summary.json", result)
         log.emit("run_ended", run=run_id, state=result.state, landed=result.landed, failed=result.failed,
                  blocked=result.blocked, stopped=result.stopped, seconds=result.seconds)  # fmt: skip
+        durable.sync(log.path)
         return result
     finally:
         log.close()
