@@ -18,8 +18,6 @@ from ropewalk.core.errors import (
     CasMismatchError,
     CasRetryExhaustedError,
     FencedError,
-    KeyReusedError,
-    LandMismatchError,
     NotFoundError,
     RopewalkError,
     error_class,
@@ -143,8 +141,10 @@ def land(
         store.flush(settled.op or None)
         return settled.result
     except Conflicted as conflict:
-        raise _report(store, req, conflict) from None
-    except (CasMismatchError, FencedError, KeyReusedError, LandMismatchError):
+        error = _report(store, req, conflict)
+        store.flush()
+        raise error from None
+    except RopewalkError:
         store.flush()  # it tells of what another wrote and may not have synced yet (A15)
         raise
 
@@ -172,14 +172,15 @@ def preview(store: Store, req: LandRequest, answering: Answering | None = None) 
         store.flush(settled.op or None)
         return settled.result
     except Conflicted as conflict:
-        raise _report(store, req, conflict) from None
+        error = _report(store, req, conflict)
+        store.flush()
+        raise error from None
 
 
 def _report(store: Store, req: LandRequest, conflict: Conflicted) -> RopewalkError:
     built = report.build(
         store, conflict.merged, ref=req.ref, base=conflict.base, theirs=conflict.target, change=req.change
     )
-    store.flush()
     return report.error(built)
 
 
@@ -261,7 +262,6 @@ def _publish(
         store.show()
         return msgspec.json.decode(answer.result, type=Landed)
     if answer.error is not None:
-        store.flush()
         code, message, hint, details = answer.error
         raise error_class(code)(message, hint=hint, **details)
     raise _NeedsOrt
@@ -407,16 +407,15 @@ def prepare(
     if merged is None:
         if ort_seconds is None:
             raise _NeedsOrt
-        merged = merge.merge_ort(
-            objects, base_tree, change.tree, target_tree, timeout=ort_seconds, tied=store.lock.held
+        merged = merge.merge_ort(objects, base_tree, change.tree, target_tree, timeout=ort_seconds,
+                                 tied=store.lock.held)
+        decided = [p for m in merged.messages for p in m.paths]
         if not merged.clean:
             from ropewalk.store.structure.chance import second_chance
 
             answered = {path_bytes(text) for text in answering.resolution.files} if answering is not None else ()
             merged = second_chance(store, merged, seconds=min(ort_seconds / 4, 20.0), without=answered)
             decided += merged.structured
-        )
-        decided = [p for m in merged.messages for p in m.paths]
     tree = merged.tree
     if not merged.clean:
         if answering is None:
@@ -431,10 +430,10 @@ def prepare(
             hint="land it again without --resolve",
             ref=short_ref(req.ref),
             stale=_stale(store, answering.resolution, target),
-    elif merged.structured:
-        merge.adopt(objects, tree, (change.tree, target_tree))
             actual=target,
         )
+    elif merged.structured:
+        merge.adopt(objects, tree, (change.tree, target_tree))
     if tree == target_tree:
         raise Settled(_up_to_date(req, target, target))
     done = guard.check_integrity(store, base=base_tree, change=change.tree, target=target_tree, result=tree,
@@ -507,19 +506,19 @@ def _message(message: bytes, req: LandRequest, own: Sequence[str], structured: S
     """Gives the change's message with the trailers of its land."""
     lines = [b"Ropewalk-Changeset: " + req.change.encode("ascii")]
     if req.key:
-    lines += [b"Ropewalk-Merged-By: structure " + _on_one_line(path) for path in structured]
         lines.append(b"Ropewalk-Land-Key: " + req.key.encode("ascii"))
     lines += [b"Ropewalk-Squashed-From: " + oid.encode("ascii") for oid in list(own)[1:51]]
+    lines += [b"Ropewalk-Merged-By: structure " + _on_one_line(path) for path in structured]
     body = message.rstrip(b"\n")
     paragraphs = body.rsplit(b"\n\n", 1)
     joined = len(paragraphs) == 2 and all(_TRAILER.match(line) for line in paragraphs[1].split(b"\n"))
     return body + (b"\n" if joined else b"\n\n") + b"\n".join(lines) + b"\n"
+
+
 def _on_one_line(path: bytes) -> bytes:
     """Gives a path as a trailer holds it: as JSON where it has control characters, quotes or other bytes than UTF-8."""
     text = path_text(path)
     return path if text.isprintable() and '"' not in text else msgspec.json.encode(text)
-
-
 
 
 def rebase(store: Store, *, agent: str, change: str, onto: str) -> tuple[str, str, list[str]]:
@@ -533,20 +532,20 @@ def rebase(store: Store, *, agent: str, change: str, onto: str) -> tuple[str, st
     if not base.own:
         return onto, onto, []
     mine, there = objects.commit(change), objects.commit(onto).tree
+    base_tree = objects.commit(base.commit).tree
+    merged = merge.merge(objects, base_tree, mine.tree, there)
     if not merged.clean:
         from ropewalk.store.structure.chance import second_chance
 
         merged = second_chance(store, merged)
-    base_tree = objects.commit(base.commit).tree
-    merged = merge.merge(objects, base_tree, mine.tree, there)
     if not merged.clean:
         built = report.build(store, merged, ref="", base=base.commit, theirs=onto, change=change)
         raise report.error(built)
     done = guard.check_integrity(store, base=base_tree, change=mine.tree, target=there, result=merged.tree,
-    if merged.structured:
-        merge.adopt(objects, merged.tree, (mine.tree, there))
                                  wanted=trees.diff(objects, base_tree, mine.tree),
                                  merged=[p for m in merged.messages for p in m.paths])  # fmt: skip
+    if merged.structured:
+        merge.adopt(objects, merged.tree, (mine.tree, there))
     who = identity.person(store.layout, agent, clock.now())
     oid = objects.write_commit(merged.tree, [onto], mine.author, who, mine.message, mine.encoding)
     new = objects.take_new()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import fcntl
 import os
 
-from ropewalk.core.process import git
-from ropewalk.store import maintain
+from ropewalk.core.process import git, holders
+from ropewalk.store import maintain, repository
 from ropewalk.store.store import Store
 
 _ENDS = ("idx", "rev", "bitmap", "mtimes", "pack")
@@ -25,12 +25,12 @@ def clear(store: Store) -> None:
     if not _importing(store.layout.root):
         for name in maintain.unindexed(store):
             # its index may have been lost some other way, so that it may hold the only copy of something
-            git(store.layout.repo, "index-pack", os.path.join(folder, f"pack-{name}.pack"), ok=range(256), timeout=7200)
+            repository.build_index(store, os.path.join(folder, f"pack-{name}"))
     names = maintain.packs(store)
     if len(names) > 1:
         spare = _spare(store, folder, names)
         if spare:
-            maintain.sync_packs(store, [name for name in names if name not in spare])
+            maintain.sync_packs(store)
         for name in spare:
             for end in _ENDS:
                 try:
@@ -44,7 +44,7 @@ def _remove_dead(path: str) -> None:
     from ropewalk.store import verify
 
     try:
-        if not verify.holders(os.stat(path)):
+        if not holders(os.stat(path)):
             os.unlink(path)
     except (FileNotFoundError, IsADirectoryError):
         pass

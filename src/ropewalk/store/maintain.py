@@ -6,26 +6,26 @@ readers never wait for any of them, but for the moment in which journal rows are
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha1
 from typing import IO
 
-import apsw
 import msgspec
 
+from ropewalk.core import durable
 from ropewalk.core.errors import InvalidError, NotFoundError, StoreIOError, os_error
-from ropewalk.core.process import git, git_env, git_program
+from ropewalk.core.process import git, git_env, git_program, holders
 from ropewalk.store import projection
 from ropewalk.store.database import Database, typed
 from ropewalk.store.layout import read_format
-from ropewalk.store.loose import Damaged, inflate, sync_folder
+from ropewalk.store.lock import WriterLock
+from ropewalk.store.loose import Damaged, inflate
 from ropewalk.store.packs import entry_head
 from ropewalk.store.store import JOURNAL_BYTES, JOURNAL_OBJECTS, Store
 
@@ -47,22 +47,20 @@ class Collected(msgspec.Struct, frozen=True):
 
 @contextmanager
 def maintenance(store: Store, *, wait: bool) -> Iterator[bool]:
-    """Holds the maintenance lock; gives False at once when another has it and `wait` is off."""
-    path = os.path.join(store.layout.root, "maintain.lock")
+    """Holds the maintenance lock; gives False at once when another has it and `wait` is off.
+
+    Who waits does so for as long as the other is at work; `E_BUSY` when it is stopped.
+    """
+    lock = WriterLock(os.path.join(store.layout.root, "maintain.lock"), "the maintenance lock")
+    if wait:
+        lock.acquire(store.lock_wait, patient=True)
+    elif not lock.try_acquire():
+        yield False
+        return
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise os_error(error, "maintenance") from None
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
         yield True
     finally:
-        fcntl.flock(fd, fcntl.LOCK_UN)  # a child that another thread is starting may still hold the descriptor (A25)
-        os.close(fd)
+        lock.release()
 
 
 def checkpoint_if_due(store: Store) -> None:
@@ -90,7 +88,6 @@ def checkpoint(store: Store) -> int:
     """
     row = store.db.row("SELECT max(seq), count(DISTINCT id) FROM object_journal")
     top, count = (int(row[0] or 0), int(row[1])) if row else (0, 0)
-    store.flush()
     ids: list[str] = []
     if count:
         try:
@@ -105,8 +102,7 @@ def checkpoint(store: Store) -> int:
             store.db.run("BEGIN IMMEDIATE")
             store.db.run("DELETE FROM object_journal WHERE seq <= ?", (top,))
             store.db.run("COMMIT")
-        store.db.checkpoint()
-    store.flush()
+        store.checkpoint()
     if top:
         projection.renew(store, top)
     for oid in ids:
@@ -123,7 +119,7 @@ def _mend_loose(store: Store, top: int) -> int:
         for seq, oid, packed in rows:
             last = seq
             try:
-                store.objects.loose.read(oid)
+                store.objects.loose.check(oid)
             except Damaged:
                 store.objects.loose.put(oid, packed)
                 mended += 1
@@ -174,7 +170,7 @@ def _pack_journal(store: Store, top: int, count: int) -> list[str]:
             f"git index-pack: {err.decode('utf-8', 'replace').strip()}", operation="checkpoint", file="repo.git"
         )
     name = out.decode("ascii", "replace").split()[-1]
-    sync_packs(store, [name])
+    sync_packs(store, fresh=[name])
     return sorted(seen)
 
 
@@ -212,20 +208,27 @@ def unindexed(store: Store) -> list[str]:
     )
 
 
-def sync_packs(store: Store, names: list[str]) -> None:
-    """Syncs packs, their indexes and their folder."""
+def sync_packs(store: Store, *, fresh: Collection[str] = ()) -> None:
+    """Syncs the names of packs and their indexes, whose bytes git synced before it put them in place.
+
+    A sync that fails takes away the `fresh` packs, whose objects are elsewhere too: what git finds there it does not
+    write again, and a second sync would say that all is well.
+    """
     folder = os.path.join(store.layout.repo, "objects", "pack")
-    for name in names:
-        for end in ("pack", "idx", "rev"):
-            path = os.path.join(folder, f"pack-{name}.{end}")
-            if os.path.exists(path):
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
-    sync_folder(folder)
-    sync_folder(os.path.dirname(folder))
+    try:
+        durable.sync(folder)
+    except OSError as error:
+        for name in fresh:
+            for end in ("idx", "rev", "pack"):
+                _unlink(os.path.join(folder, f"pack-{name}.{end}"))
+        raise os_error(error, "sync of a pack") from None
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
 
 
 def consolidate(store: Store) -> None:
@@ -246,17 +249,12 @@ def consolidate(store: Store) -> None:
     ).text().split()  # fmt: skip
     if not out:
         return
-    sync_packs(store, out)
-    for stale in ("multi-pack-index",):
-        if os.path.exists(os.path.join(folder, stale)):
-            os.unlink(os.path.join(folder, stale))
+    sync_packs(store, fresh=set(out).difference(before))
+    _unlink(os.path.join(folder, "multi-pack-index"))
     for name in before:
         if name not in out and not os.path.exists(os.path.join(folder, f"pack-{name}.keep")):
             for end in ("idx", "rev", "bitmap", "mtimes", "pack"):
-                path = os.path.join(folder, f"pack-{name}.{end}")
-                if os.path.exists(path):
-                    os.unlink(path)
-    sync_folder(folder)
+                _unlink(os.path.join(folder, f"pack-{name}.{end}"))
     journalled = {str(r[0]) for r in store.db.rows("SELECT id FROM object_journal")}
     for oid in store.objects.loose.ids():
         if oid in packed and oid not in journalled:
@@ -268,8 +266,12 @@ def derive(store: Store) -> bool:
     # of the store's refs alone: one that another tool made may name what is not there
     tips = sorted({target for _, target in store.refs() if store.objects.kind(target) == "commit"})
     listing = "".join(f"{oid}\n" for oid in tips).encode("ascii")
-    store.git("commit-graph", "write", "--stdin-commits", stdin=listing, timeout=3600)
-    return os.path.exists(os.path.join(store.layout.repo, "objects", "info", "commit-graph"))
+    info = os.path.join(store.layout.repo, "objects", "info")
+    lock = os.path.join(info, "commit-graph.lock")
+    if os.path.exists(lock) and not holders(os.stat(lock)):
+        _unlink(lock)  # of a git that was killed: ours run one at a time, under the maintenance lock
+    store.git("commit-graph", "write", "--stdin-commits", "--changed-paths", stdin=listing, timeout=3600)
+    return os.path.exists(os.path.join(info, "commit-graph"))
 
 
 def disk_bytes(folder: str) -> int:
@@ -296,11 +298,8 @@ def collect(store: Store) -> Collected:
         if len(packs(store)) > 1:
             consolidate(store)
         derive(store)
-        with typed("shrinking the database"), store.lock_held():
-            try:
-                store.db.con.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            except apsw.BusyError:
-                pass
+        with store.lock_held():
+            store.checkpoint()
         return Collected(packed, before, len(packs(store)), size, disk_bytes(store.layout.root))
 
 
@@ -326,7 +325,8 @@ def backup(store: Store, folder: str) -> int:
         raise InvalidError(f"{folder} exists already", hint="name a folder that does not exist", path=folder)
     part = f"{folder}.new-{os.getpid()}"
     try:
-        os.makedirs(part)
+        durable.make_folders(os.path.dirname(folder))
+        os.mkdir(part)
         with maintenance(store, wait=True):
             store.flush()
             there = Database(os.path.join(part, "store.db"), create=True)
@@ -352,9 +352,7 @@ def backup(store: Store, folder: str) -> int:
                 shutil.copy2(os.path.join(store.layout.root, name), os.path.join(part, name))
         for name in ("spool", "runs"):
             os.mkdir(os.path.join(part, name), 0o700)
-        _sync_tree(part)
-        os.rename(part, folder)
-        sync_folder(os.path.dirname(folder))
+        durable.install(part, folder)
     except shutil.Error as error:
         raise StoreIOError(f"the backup was not made: {error.args[0][0][-1]}", operation="backup") from None
     except OSError as error:
@@ -400,10 +398,9 @@ def restore(folder: str, root: str) -> None:
         raise InvalidError(f"{root} exists already", hint="name a folder that does not exist", path=root)
     part = f"{root}.new-{os.getpid()}"
     try:
+        durable.make_folders(os.path.dirname(root))
         shutil.copytree(folder, part, symlinks=True)
-        _sync_tree(part)
-        os.rename(part, root)
-        sync_folder(os.path.dirname(root))
+        durable.install(part, root)
     except shutil.Error as error:
         raise StoreIOError(f"the backup was not restored: {error.args[0][0][-1]}", operation="restore") from None
     except OSError as error:
@@ -412,16 +409,3 @@ def restore(folder: str, root: str) -> None:
         shutil.rmtree(part, ignore_errors=True)
     with Store(root):
         pass
-
-
-def _sync_tree(folder: str) -> None:
-    for path, _, files in os.walk(folder):
-        for name in files:
-            full = os.path.join(path, name)
-            if not os.path.islink(full):
-                fd = os.open(full, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
-        sync_folder(path)

@@ -3,8 +3,9 @@
 The database is the truth. Objects go first, then refs, each by a rename, after the flush and outside the writer
 lock, for all that landed in the meantime at once. Nothing of it is synced: after a power loss the next command
 writes all of it anew, and a ref that is on disk before its objects would help nobody. The file `projected` keeps
-the last operation and the last journal row shown, and the refs that had to wait. A ref that someone moved behind the store's back is never silently erased (A30): a value that ropewalk
-never gave it is kept under `refs/ropewalk/foreign/`.
+the last operation and the last journal row shown, and the refs that had to wait. A ref that someone moved behind
+the store's back is never silently erased (A30): a value that ropewalk never gave it is kept under
+`refs/ropewalk/foreign/`.
 """
 
 from __future__ import annotations
