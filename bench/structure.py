@@ -72,7 +72,7 @@ SOURCES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 class Case(NamedTuple):
-    """Is one conflict: where it is from, its three versions, and what people wrote."""
+    """Is one conflict: where it is from, its three versions, and what people wrote; `added` if nothing old was cut."""
 
     package: str
     path: str
@@ -80,6 +80,7 @@ class Case(NamedTuple):
     ours: bytes
     theirs: bytes
     answer: bytes
+    added: bool
 
 
 # releases
@@ -150,8 +151,8 @@ def files(folder: Path) -> dict[str, Path]:
 # conflicts
 
 
-def cut(base: list[bytes], new: list[bytes], rng: random.Random) -> tuple[list[bytes], list[bytes]] | None:
-    """Gives two sides whose changes together are the difference of two texts, one place of it being cut in two."""
+def cut(base: list[bytes], new: list[bytes], rng: random.Random) -> tuple[list[bytes], list[bytes], bool] | None:
+    """Gives two sides whose changes together are the difference of two texts, and whether the cut place only adds."""
     places = [o for o in difflib.SequenceMatcher(None, base, new, autojunk=False).get_opcodes() if o[0] != "equal"]
     long = [n for n, (_, a, b, c, d) in enumerate(places) if (d - c) + (b - a) >= 2]
     if not long:
@@ -169,13 +170,13 @@ def cut(base: list[bytes], new: list[bytes], rng: random.Random) -> tuple[list[b
             sides[one].extend(base[a:b])
             continue
         split = rng.choice([c, d, *_stops(new, c, d)])
-        middle = rng.choice([a, b, *_stops(base, a, b)])
+        middle = _answering(base, [a, *_stops(base, a, b), b], new[split] if split < d else b"", rng)
         first, second = (0, 1) if rng.random() < 0.5 else (1, 0)
         sides[first].extend(new[c:split] + base[middle:b])
         sides[second].extend(base[a:middle] + new[split:d])
     for side in sides:
         side += base[at:]
-    return sides
+    return *sides, places[chosen][1] == places[chosen][2]
 
 
 def _stops(lines: list[bytes], first: int, end: int) -> list[int]:
@@ -187,6 +188,13 @@ def _stops(lines: list[bytes], first: int, end: int) -> list[int]:
     full = [n for n in range(first, end) if lines[n].strip()]
     least = min((depth[n - first] for n in full), default=0)
     return [n for n in full[1:] if depth[n - first] == least and depth[full[0] - first] == least and _opens(lines[n])]
+
+
+def _answering(base: list[bytes], stops: list[int], line: bytes, rng: random.Random) -> int:
+    """Gives the place of the old text that is most like a line of the new one, any when none is like it."""
+    like = {n: difflib.SequenceMatcher(None, base[n], line).ratio() for n in stops[:-1] if n < len(base)}
+    best = max(like, key=lambda n: like[n], default=stops[-1])
+    return best if like.get(best, 0.0) > 0.5 else rng.choice(stops)
 
 
 def _opens(line: bytes) -> bool:
@@ -234,13 +242,13 @@ def _of_file(package: str, name: str, old: bytes, new: bytes, rng: random.Random
         sides = cut(*lines, rng)
         if sides is None:
             return
-        ours, theirs = (b"".join(side) for side in sides)
+        ours, theirs = (b"".join(side) for side in sides[:2])
         if old in (ours, theirs) or ours == theirs or (ours, theirs) in seen:
             continue
         if not _parses(language, ours) or not _parses(language, theirs):
             continue
         seen.add((ours, theirs))
-        yield Case(package, name, old, ours, theirs, new)
+        yield Case(package, name, old, ours, theirs, new, sides[2])
         if len(seen) >= PER_FILE:
             return
 
@@ -396,6 +404,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(argv)
     rows: dict[str, Counter[str]] = {}
     packages: dict[str, Counter[str]] = {}
+    places: dict[str, Counter[str]] = {}
     reasons: Counter[str] = Counter()
     spent = 0.0
     for case in cases(given.archives, given.seed, given.limit):
@@ -406,6 +415,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         spent += time.perf_counter() - begun
         rows.setdefault(language.name, Counter())[outcome] += 1
         packages.setdefault(case.package, Counter())[outcome] += 1
+        places.setdefault("added by both" if case.added else "changed by both", Counter())[outcome] += 1
         if outcome == "declined":
             reasons[re.sub(r"(?s)(['\"]).*\1", "…", reason)] += 1
         if outcome == "wrong" and given.keep:
@@ -416,6 +426,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             (folder / "result").write_bytes(result)
             (folder / "about").write_text(f"{case.package} {case.path}\n{reason}\n", encoding="utf-8")
     print(table(rows))
+    print()
+    print(table(places).replace("| language |", "| place |"))
     print()
     print(table(packages).replace("| language |", "| package |"))
     print()

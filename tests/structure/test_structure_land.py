@@ -157,3 +157,35 @@ def test_a_merger_that_dies_or_hangs_leaves_the_conflict(kit: Kit) -> None:
     late = second_chance(kit.store, merged, seconds=0.001)
     assert not late.clean and late.refused == ((b"a.py", "the merge did not end within 0.001 s"),)
     assert late.tree == merged.tree
+
+
+def test_a_land_prepared_under_the_lock_gets_a_shorter_chance(kit: Kit) -> None:
+    from ropewalk.store import land
+
+    change = conflict(kit, {"a.py": (BASE, ONE, TWO)})
+    req = land.request(agent="a/b", change=change, ref="refs/heads/main")
+    with kit.store.lock_held():
+        made = land.prepare(kit.store, req, kit.main(), 8.0)
+    assert made.by == {"a.py": "structure"}
+
+
+def test_nothing_is_imported_from_the_caller_s_folder(kit: Kit, tmp_path: Path) -> None:
+    change = conflict(kit, {"a.py": (BASE, ONE, TWO)})
+    trap = tmp_path / "trap"
+    trap.mkdir()
+    for name in ("tree_sitter.py", "tree_sitter_python.py", "msgspec.py", "ropewalk.py"):
+        (trap / name).write_text("open('sprung', 'w').close()\nraise SystemExit(9)\n")
+    # the command itself is started safely; what it starts must be as safe
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "ropewalk.cli.main", "land", change, "--json", "--store", kit.root],
+        cwd=trap, env=child_env(ROPEWALK_AGENT="a/b"), capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert msgspec.json.decode(done.stdout)["result"]["merged_by"] == {"a.py": "structure"}
+    assert not (trap / "sprung").exists()
+
+
+def test_the_setting_is_shown(kit: Kit) -> None:
+    for text, value in (("false", False), ("1", True)):
+        code, answer = rw(kit.root, "config", "show", "--json", ROPEWALK_MERGE_STRUCTURAL=text)
+        rows = {row["name"]: row for row in answer["result"]["settings"]}
+        assert code == 0 and rows["merge.structural"]["value"] is value

@@ -39,7 +39,7 @@ def _set(words: str) -> frozenset[str]:
 _SCRIPT_FREE = _set(
     "import_statement function_declaration generator_function_declaration class_declaration method_definition"
     " abstract_class_declaration interface_declaration type_alias_declaration enum_declaration internal_module"
-    " abstract_method_signature method_signature property_signature export_clause"
+    " function_signature abstract_method_signature method_signature property_signature export_clause"
 )
 _SCRIPT_BODIES = {"class_body": "brace", "interface_body": "brace"}
 _C_FREE = _set(

@@ -9,6 +9,8 @@ from ropewalk.store.structure.languages import Language
 
 _IDENTIFIER = re.compile(r"[^\W\d][\w$]*")
 _LITERALS = frozenset({"string", "integer", "float", "true", "false", "none", "concatenated_string"})
+_PLAIN = frozenset({"arrow_function", "function_expression", "number", "string"})
+_REQUIRE = re.compile(rb"""require\((['"])[^'"]+\1\)""")
 _WRAPPERS = {"decorated_definition": "definition", "export_statement": "declaration"}
 
 
@@ -28,7 +30,7 @@ def unwrap(node: Any) -> Any:
             inner = node.child_by_field_name(_WRAPPERS[node.type])
             if inner is None and node.type == "export_statement":
                 inner = next((c for c in node.named_children if c.type == "export_clause"), None)
-        elif node.type == "template_declaration":
+        elif node.type in ("template_declaration", "ambient_declaration") and node.named_children:
             inner = node.named_children[-1]
         if inner is None:
             return node
@@ -164,14 +166,14 @@ def _assigned(node: Any) -> Named | None:
 
 
 def _script_variable(node: Any) -> Named | None:
-    """Gives a JavaScript variable; a function's order among others says nothing, another value's may."""
+    """Gives a JavaScript variable; the order of functions, literals and imports says nothing, another value's may."""
     declared = [c for c in node.named_children if c.type == "variable_declarator"]
     if len(declared) != 1 or declared[0].child_by_field_name("name").type != "identifier":
         return None
     value = declared[0].child_by_field_name("value")
     name = _text(declared[0].child_by_field_name("name").text)
-    kinds = ("arrow_function", "function_expression", "number", "string")
-    return Named(name, value is not None and value.type in kinds, frozenset({name}))
+    free = value is not None and (value.type in _PLAIN or _REQUIRE.fullmatch(value.text) is not None)
+    return Named(name, free, frozenset({name}))
 
 
 def _keyed(node: Any) -> Named | None:
