@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
@@ -14,17 +13,17 @@ from damage.world import Damaged, World
 from storekit import Kit, put, rw, stock
 
 
-@pytest.fixture(scope="session")
-def world(tmp_path_factory: Any) -> World:
-    return World(tmp_path_factory.mktemp("world"))
-
-
 @pytest.fixture
 def damaged(world: World, tmp_path: Path) -> Damaged:
     return world.fresh(tmp_path)
 
 
-@pytest.mark.parametrize("place", ["a clone", "a work tree", "a bundle", "a store", "a file URL"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "place", ["a clone", "a bundle", *(pytest.param(p, marks=SLOW) for p in ("a work tree", "a store", "a file URL"))]
+)
 def test_repair_takes_objects_from_any_repository(place: str, damaged: Damaged, tmp_path: Path) -> None:
     repo, there = str(damaged.world.root / "repo.git"), str(tmp_path / "there")
     if place == "a bundle":
@@ -103,6 +102,7 @@ def test_a_store_that_lost_operations_is_read_with_a_warning_and_takes_no_write(
     assert kinds[0] == "recover" and "lost" in kinds
 
 
+@SLOW
 def test_a_lost_log_is_taken_from_a_backup_row_by_row(damaged: Damaged) -> None:
     (damaged.root / "store.db-wal").unlink()
     code, envelope = rw(str(damaged.root), "repair", "--from", str(damaged.world.backup))
@@ -111,7 +111,7 @@ def test_a_lost_log_is_taken_from_a_backup_row_by_row(damaged: Damaged) -> None:
     assert "lost" not in [op["kind"] for op in envelope["result"]["ops"]], envelope
 
 
-@pytest.mark.parametrize("what", ["FORMAT", "store.db", "a header"])
+@pytest.mark.parametrize("what", ["FORMAT", "store.db", pytest.param("a header", marks=SLOW)])
 def test_the_commands_that_hints_name_work(what: str, damaged: Damaged, tmp_path: Path) -> None:
     if what == "a header":
         emptied_log(damaged)
