@@ -295,12 +295,19 @@ def canonical(node: Any) -> Any:
             continue
         one = (child.type, *above, canonical(child))
         above = []
-        if holds and _LOOSE.match(child.type):
+        if holds and (_LOOSE.match(child.type) or _is_literal(child)):
             run.append(one)
         else:
             parts += [*sorted(run, key=repr), one]
             run = []
     return (node.type, *parts, *sorted(run, key=repr), *above)
+
+
+def _is_literal(node: Any) -> bool:
+    """Says whether a statement of Python gives a literal to a name."""
+    inner = node.children[0] if node.type == "expression_statement" else None
+    right = inner.child_by_field_name("right") if inner is not None and inner.type == "assignment" else None
+    return right is not None and right.type in ("string", "integer", "float", "true", "false", "none")
 
 
 class _Sorted(ast.NodeTransformer):

@@ -337,7 +337,21 @@ DECLINED = {
         "def a():\n    pass\n",
         "# of a\ndef a():\n    pass\n",
         "def b():\n    pass\n\n\ndef a():\n    pass\n",
-        "comment above 'a'",
+        "written above 'a'",
+    ),
+    "a decorator and what comes before it": (
+        "a.py",
+        "def a():\n    pass\n",
+        "@x\ndef a():\n    pass\n",
+        "def b():\n    pass\n\n\ndef a():\n    pass\n",
+        "written above 'a'",
+    ),
+    "comments at the end and what comes before them": (
+        "a.go",
+        "package a\n\nfunc F() {\n}\n",
+        "package a\n\nfunc F() {\n}\n\nfunc G() {\n}\n",
+        "package a\n\nfunc F() {\n}\n\nfunc H() {\n}\n\n// G helps.\n",
+        "written above the end",
     ),
     "two orders": (
         "a.py",

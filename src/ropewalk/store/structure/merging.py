@@ -111,7 +111,7 @@ def _bare(text: bytes) -> Iterator[bytes]:
 class _Place(NamedTuple):
     """Is one unit of the merged order; `by` says which sides touched it, `unit` is None when it was removed.
 
-    `commented` are the sides that changed the comment above a unit that was there.
+    `commented` are the sides that changed what is written above a unit that was there.
     """
 
     unit: Unit | None
@@ -314,9 +314,15 @@ def _place(key: _Key, base: Unit | None, ours: Unit | None, theirs: Unit | None,
     }  # fmt: skip
     commented = {
         name for name, side in (("ours", ours), ("theirs", theirs))
-        if base is not None and side is not None and side.lead != base.lead
+        if base is not None and side is not None and _above(side) != _above(base)
     }  # fmt: skip
     return _Place(unit, model, frozenset(by), base is None, frozenset(commented))
+
+
+def _above(unit: Unit) -> tuple[bytes, bytes]:
+    """Gives what stands above a declaration: its comment, and a decorator or annotation that it begins with."""
+    first = whole(unit).lstrip().partition(b"\n")[0]
+    return unit.lead, first if first.startswith(b"@") else b""
 
 
 def _check_order(places: Sequence[_Place], said: frozenset[str], what: str) -> None:
@@ -345,7 +351,7 @@ def _check_order(places: Sequence[_Place], said: frozenset[str], what: str) -> N
 def _check_group(group: Sequence[_Place], commented: frozenset[str], below: str, what: str) -> None:
     """Refuses what was added and removed at one place, if it is more than additions of any order.
 
-    `commented` are the sides that changed the comment above what stands below the place.
+    `commented` are the sides that changed what is written above what stands below the place.
     """
     gone = [place for place in group if place.unit is None and len(place.by) == 2]
     if gone and any(place.added for place in group):
@@ -356,7 +362,7 @@ def _check_group(group: Sequence[_Place], commented: frozenset[str], below: str,
     if len(sides) == 2 and fixed:
         raise Declined(f"both sides changed statements beside each other: {_shown(fixed[0].model.key)} in {what}")
     if commented and sides - commented:
-        raise Declined(f"one side changed the comment above {below}, the other what stands before it")
+        raise Declined(f"one side changed what is written above {below}, the other what stands before it")
 
 
 def _spaced(units: Sequence[Unit], containers: tuple[Container, Container, Container]) -> Iterator[Unit]:
