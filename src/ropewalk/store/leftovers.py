@@ -41,7 +41,6 @@ def clear(store: Store) -> None:
 
 def _remove_dead(path: str) -> None:
     """Removes a half-written file unless a process has it open: a person's git may be at work beside us."""
-    from ropewalk.store import verify
 
     try:
         if not holders(os.stat(path)):

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import time
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from hashlib import sha1
 from typing import IO
