@@ -12,9 +12,9 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ropewalk.core import durable
 import msgspec
 
+from ropewalk.core import durable
 from ropewalk.core.errors import CasMismatchError, RopewalkError, StoreCorruptError
 from ropewalk.core.ids import check_path, short_ref
 from ropewalk.store import lineage, projection, trees

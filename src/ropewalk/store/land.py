@@ -407,8 +407,9 @@ def prepare(
     if merged is None:
         if ort_seconds is None:
             raise _NeedsOrt
-        merged = merge.merge_ort(objects, base_tree, change.tree, target_tree, timeout=ort_seconds,
-                                 tied=store.lock.held)
+        merged = merge.merge_ort(
+            objects, base_tree, change.tree, target_tree, timeout=ort_seconds, tied=store.lock.held
+        )
         decided = [p for m in merged.messages for p in m.paths]
         if not merged.clean:
             from ropewalk.store.structure.chance import second_chance
