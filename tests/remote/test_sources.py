@@ -357,7 +357,7 @@ def test_S44_lfs_pointers_stay_byte_for_byte(new_store: Any, source: Path, tmp_p
     _carried(store, source, tmp_path, git, [(b"100644", b".gitattributes", attributes), (b"100644", b"x.bin", pointer)])
     from ropewalk.store import history
 
-    assert history.raw(store, "main", "x.bin") == pointer
+    assert b"".join(history.raw(store, "main", "x.bin")) == pointer
 
 
 def test_S46_device_names_of_other_systems_are_names(new_store: Any, source: Path, tmp_path: Path, git: Any) -> None:

@@ -83,7 +83,7 @@ def reads(head: str) -> None:
     for words in ("ls main --depth 3 --limit 5", "history main:a.txt", "blame main:a.txt", "cat main:a.txt",
                   "grep two main", "diff main main", "log main --path d"):  # fmt: skip
         said(words.split())
-    for line in said(["ls", "main", "--limit", "200"])["result"]["entries"]:
+    for line in said(["ls", "main", "--limit", "20"])["result"]["entries"]:
         if line["kind"] in ("file", "symlink"):
             said(["cat", f"main:{line['name']}"])
 

@@ -27,7 +27,7 @@ from ropewalk.workspace import capture, foreign, setup, state
 from ropewalk.workspace.files import Files
 from ropewalk.workspace.state import Note, Workspace
 
-_NO_WORK_TREE = ("invalid path", "name too long", "null sha1", "unable to create symlink", "unable to create file")
+_NO_WORK_TREE = ("invalid path", "name too long", "null sha1", "unable to create", "cannot create directory")
 """Is what git says of trees that others made and no work tree can hold: names such as `.git`, links to nothing."""
 _ATTRIBUTES = "* -text -eol -crlf -ident -filter !working-tree-encoding\n"
 _CHECKOUT_SECONDS = 3600.0
@@ -180,15 +180,17 @@ def _read_tree(store: Store, folder: str, commit: str) -> None:
         timeout=_CHECKOUT_SECONDS,
     )
     if done.code:
+        error = git_error("read-tree", done)
+        if not isinstance(error, InternalError):
+            raise error
         words = done.err.decode("utf-8", "replace").strip()
+        if "unable to read" in words or "corrupt" in words:
+            raise StoreCorruptError(f"the checkout failed: {error.message}")
         if any(sign in words for sign in _NO_WORK_TREE):
             raise UnsupportedError(
                 f"this tree can't be on disk: {words[:500]}",
                 hint="read it with `rw ls` and `rw cat`, or start at a commit without that path",
             )
-        error = git_error("read-tree", done)
-        if isinstance(error, InternalError) and ("unable to read" in error.message or "corrupt" in error.message):
-            raise StoreCorruptError(f"the checkout failed: {error.message}")
         raise error
 
 
