@@ -56,6 +56,10 @@ CREATE TABLE equivalents (was TEXT NOT NULL, ref TEXT NOT NULL, now TEXT NOT NUL
                           PRIMARY KEY (was, ref, now)) WITHOUT ROWID;
 CREATE INDEX equivalents_now ON equivalents (now, ref);
 """,
+    """
+CREATE TABLE tokens (name TEXT PRIMARY KEY, hash TEXT NOT NULL UNIQUE, agent TEXT NOT NULL, rights TEXT NOT NULL,
+                     at INTEGER NOT NULL) WITHOUT ROWID;
+""",
 )
 """What the database gained since its first form; `meta.schema` counts the steps that a store has taken."""
 

@@ -15,6 +15,7 @@ runs/          one folder a run
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -41,13 +42,28 @@ WORKSPACE_MARK = "ropewalk.json"
 _NETWORK = {0x6969: "NFS", 0xFF534D42: "CIFS", 0xFE534D42: "SMB", 0x517B: "SMB", 0x65735546: "FUSE",
             0x01021997: "9p", 0x5346544E: "NTFS", 0x73757245: "Coda", 0x6B414653: "AFS"}  # fmt: skip
 
-HOOK = """#!/bin/sh
+_PUSHED = """#!/bin/sh
+# A push into this repository is an operation of its ropewalk store.
+python=$(cat ropewalk-python 2>/dev/null)
+[ -n "$ROPEWALK_PYTHON" ] && python=$ROPEWALK_PYTHON
+[ -x "$python" ] && exec "$python" -m ropewalk.cli.receive {name}
+command -v rw >/dev/null && exec rw receive {name}
+echo "ropewalk is not installed here, so this store takes no push" >&2
+exit 1
+"""
+
+HOOKS = {
+    "reference-transaction": """#!/bin/sh
 # Refs of this repository are moved by ropewalk alone; its database is the truth.
 if [ "$1" = prepared ]; then
   echo "this repository belongs to a ropewalk store: move refs with 'rw ref set NAME REV --expect ID'" >&2
   exit 1
 fi
-"""
+""",
+    "pre-receive": _PUSHED.format(name="pre-receive"),
+    "proc-receive": _PUSHED.format(name="proc-receive"),
+}
+"""Is what the hooks of `repo.git` must say, by name."""
 
 SETTINGS = {
     "core.bare": "true",
@@ -57,6 +73,8 @@ SETTINGS = {
     "maintenance.auto": "false",
     "receive.autogc": "false",
     "receive.fsckObjects": "true",
+    "receive.procReceiveRefs": "refs/",
+    "receive.advertisePushOptions": "true",
     "transfer.hideRefs": "refs/ropewalk",
     "core.logAllRefUpdates": "false",
 }
@@ -291,7 +309,9 @@ def create(root: str, store_id: str, name: str, branch: str, fill: Callable[[str
             git(new.repo, "config", key, value)
         os.makedirs(os.path.join(new.repo, "hooks"), exist_ok=True)
         os.makedirs(os.path.join(new.repo, "info"), exist_ok=True)
-        _write(os.path.join(new.repo, "hooks", "reference-transaction"), HOOK.encode(), 0o755)
+        for hook, text in HOOKS.items():
+            _write(os.path.join(new.repo, "hooks", hook), text.encode(), 0o755)
+        _write(os.path.join(new.repo, "ropewalk-python"), os.fsencode(sys.executable), 0o644)
         _write(new.authors, _AUTHORS.encode(), 0o644)
         _write(new.lock, b"", 0o600)
         create_database(new.database, StoreFormat(FORMAT, store_id, name), branch)

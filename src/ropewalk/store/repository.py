@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha1
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +16,7 @@ from ropewalk.core.durable import sync, write_all
 from ropewalk.core.ids import HEX40
 from ropewalk.core.process import Done, git, git_env, git_program, run
 from ropewalk.store import packs, projection
-from ropewalk.store.layout import HOOK, SETTINGS
+from ropewalk.store.layout import HOOKS, SETTINGS
 
 if TYPE_CHECKING:
     from ropewalk.store.store import Store
@@ -193,18 +194,21 @@ def _head(store: Store) -> list[Flaw]:
 
 
 def _hook(store: Store) -> list[Flaw]:
-    name = "repo.git/hooks/reference-transaction"
-    path = os.path.join(store.layout.root, name)
-    if read(path) == HOOK.encode() and os.access(path, os.X_OK):
-        return []
+    found = []
+    for hook, text in HOOKS.items():
+        name = f"repo.git/hooks/{hook}"
+        path = os.path.join(store.layout.root, name)
+        if read(path) != text.encode() or not os.access(path, os.X_OK):
+            words = f"{name}, by which git keeps to the store's rules, is not as it was made"
+            found.append(Flaw("hook", name, words, partial(_write_hook, store, name, path, text)))
+    return found
 
-    def mend() -> str:
-        kept = f", the old one kept as {keep(store.layout.root, path)}" if os.path.exists(path) else ""
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        replace(path, HOOK.encode(), 0o755)
-        return f"{name} written anew{kept}"
 
-    return [Flaw("hook", name, f"{name}, which keeps git from moving refs, is not as it was made", mend)]
+def _write_hook(store: Store, name: str, path: str, text: str) -> str:
+    kept = f", the old one kept as {keep(store.layout.root, path)}" if os.path.exists(path) else ""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    replace(path, text.encode(), 0o755)
+    return f"{name} written anew{kept}"
 
 
 def _packed_refs(store: Store) -> list[Flaw]:
