@@ -45,3 +45,13 @@ def test_a_backup_has_no_derived_data_and_verifies(kit: Kit, tmp_path: Path) -> 
     assert dict(back.store.refs()) == dict(kit.store.refs())
     back.fsck()
     back.close()
+
+
+def test_what_a_killed_projection_left_goes_with_the_next_collection(kit: Kit) -> None:
+    """It is linked under a name of its own before it takes the ref's place."""
+    kit.first(put("a", "1\n"))
+    left = os.path.join(kit.repo, "rw-ref-1")
+    os.link(os.path.join(kit.repo, MAIN), left)
+    maintain.collect(kit.store)
+    assert not os.path.exists(left)
+    assert kit.stock("rev-parse", MAIN) == kit.main()

@@ -325,6 +325,10 @@ def zombies(root: int) -> dict[int, str]:
     return found
 
 
+def _age(path: str) -> float:
+    return time.time() - os.stat(path).st_mtime
+
+
 def _leftovers(root: str, work: str, *, collected: bool = False) -> list[str]:
     """Files and processes that nobody needs any more; right after kills some may wait for the next `gc`."""
     wrong = []
@@ -332,13 +336,14 @@ def _leftovers(root: str, work: str, *, collected: bool = False) -> list[str]:
     for folder, _, names in os.walk(os.path.join(root, "repo.git")):
         for name in names:
             path = os.path.relpath(os.path.join(folder, name), root)
-            if name.endswith(".lock") or (collected and re.search(r"tmp|rw-ref", name)):
+            # of these nobody can tell yet whether a living process is at them, so they stay for an hour
+            lonely = name.endswith(".pack") and name[:-5] + ".idx" not in names
+            young = (name.startswith("tmp_") or lonely) and _age(os.path.join(folder, name)) < 3600
+            if name.endswith(".lock") or (collected and not young and (lonely or re.search(r"tmp|rw-ref", name))):
                 wrong.append(f"{path} is left")
-            if collected and name.endswith(".pack") and not os.path.exists(os.path.join(folder, name[:-5] + ".idx")):
-                wrong.append(f"{path} is left without an index")
     for name in os.listdir(os.path.join(root, "spool")) if collected else ():
         # a place whose owner was killed while it made it is not told from one that is being made for a minute
-        if time.time() - os.stat(os.path.join(root, "spool", name)).st_mtime > 60 or name.endswith(".req"):
+        if _age(os.path.join(root, "spool", name)) > 60 or name.endswith(".req"):
             wrong.append(f"the spool holds {name}")
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():

@@ -163,6 +163,9 @@ def renew(store: Store, top: int) -> None:
     folder = os.path.join(store.layout.repo, "objects", "pack")
     with _projecting(store, wait=True):
         packs.sweep(folder)
+        for name in os.listdir(store.layout.repo):
+            if name.startswith("rw-ref-"):
+                os.unlink(f"{store.layout.repo}/{name}")  # a killed projection's, because we have its lock
         names = packs.present(folder)
         if names:
             shown = read_shown(store)
@@ -398,10 +401,10 @@ def _free_packed_refs(repo: str) -> None:
 
 def park(store: Store, name: str) -> None:
     """Moves a ref that ropewalk did not make below `refs/ropewalk/foreign/`, so that its commits stay reachable."""
-    value = read_ref(store.layout.repo, name)
-    if value is not None:
-        _keep(store.layout.repo, f"refs/ropewalk/foreign/{store.last_op()}/{name[5:]}", value)
     with _projecting(store, wait=True):
+        value = read_ref(store.layout.repo, name)
+        if value is not None:
+            _keep(store.layout.repo, f"refs/ropewalk/foreign/{store.last_op()}/{name[5:]}", value)
         _remove(store.layout.repo, name)
     folder = os.path.dirname(f"{store.layout.repo}/{name}")
     while not os.path.isdir(folder):
