@@ -124,6 +124,11 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
+def stopped(log: Path) -> bool:
+    """Says whether strace saw its process stop."""
+    return log.exists() and "stopped by SIGSTOP" in log.read_text()
+
+
 def in_section(made: Made, point: Point) -> bool:
     """Says whether the leader holds the writer lock at a point: all up to the last answer that it writes."""
     answers = [n for n, s in enumerate(made.steps) if ".ans" in s.shown and s.point.call in ("write", "pwrite64")]
@@ -134,7 +139,7 @@ def chosen(made: Made, part: int) -> list[Point]:
     """Gives this part's points: all, or one of each kind of work that a leader does."""
     if FULL:
         return [s.point for s in made.steps][part::SLICES]
-    kinds = ("store.db-wal>, ", ".ans>, ", "fdatasync(", "/repo.git/")
+    kinds = ("store.db-wal>, ", ".ans>, ", "fdatasync(")
     return [next(s.point for s in made.steps if kind in s.shown) for kind in kinds]
 
 
@@ -156,7 +161,8 @@ def test_a_killed_leader_takes_nobody_with_it(made: Made, tmp_path: Path, part: 
         scene = Scene(folder, made.ids, ["-o", str(folder / "strike.log"), *injection(point, "signal=KILL")])
         scene.release()
         ended = scene.leader.end()
-        assert ended.killed, f"the leader was not killed at {point}: {ended}"
+        # once it has let go, another may show the refs before it does
+        assert ended.killed or not in_section(made, point), f"the leader was not killed at {point}: {ended}"
         answers = scene.answers()
         assert all(a["ok"] for a in answers), (point, answers)
         assert {trailers(folder).count(made.ids[name]) for name in "zw"} == {1}, point
@@ -172,7 +178,8 @@ def test_a_stopped_leader_is_named_or_holds_nobody_up(made: Made, tmp_path: Path
         scene = Scene(folder, made.ids, ["-o", str(log), *injection(point, "signal=STOP")], bound=BOUND)
         try:
             scene.release()
-            wait_until(lambda: log.exists() and "stopped by SIGSTOP" in log.read_text(), f"a stop at {point}")  # noqa: B023
+            wait_until(lambda: stopped(log) or scene.leader.child.poll() is not None, f"a stop at {point}")  # noqa: B023
+            assert stopped(log) or not in_section(made, point), point
             before = time.monotonic()
             answers = scene.answers()
             spent = time.monotonic() - before
@@ -186,7 +193,7 @@ def test_a_stopped_leader_is_named_or_holds_nobody_up(made: Made, tmp_path: Path
                 assert all(a["ok"] for a in answers), (point, answers)
             assert spent < 30, f"{point}: they waited for {spent:.0f} s"
         finally:
-            os.kill(scene.leader.pid, signal.SIGCONT)
+            scene.leader.child.send_signal(signal.SIGCONT)
             ended = scene.leader.end()
         assert lines_of(ended.out)[-1]["ok"], (point, ended)
         assert trailers(folder).count(made.ids["x"]) == 1, point
@@ -206,11 +213,12 @@ def test_a_stopped_collection_is_named_and_keeps_nobody_from_writing(made: Made,
     )
     held = next(n for n, s in enumerate(found) if "maintain.lock" in s.shown)
     log = folder / "strike.log"
-    point = found[held + 1].point
+    # which file is opened how often depends on what else was looked at
+    point = next(s.point for s in found[held:] if s.point.call in ("pwrite64", "fdatasync", "fsync", "unlink"))
     collection = Held(Subject(["gc", *store], folder, env, folder), ["-o", str(log), *injection(point, "signal=STOP")])
     try:
         collection.go()
-        wait_until(lambda: log.exists() and "stopped by SIGSTOP" in log.read_text(), f"a stop at {point}")
+        wait_until(lambda: stopped(log), f"a stop at {point}")
         must(folder, "commit", message="meanwhile", changes=put("d/meanwhile.txt", "m\n"), advance="main")
         words = command("backup", str(folder / "copy"), *store)
         done = subprocess.run(words, cwd=folder, env=env | {"ROPEWALK_LOCK_WAIT": BOUND}, capture_output=True,
@@ -223,3 +231,28 @@ def test_a_stopped_collection_is_named_and_keeps_nobody_from_writing(made: Made,
     assert lines_of(ended.out)[-1]["ok"], ended
     assert run_words(folder, ["backup", str(folder / "copy"), *store])[-1]["ok"]
     sound(folder)
+
+
+def test_a_stopped_projector_keeps_nobody_from_landing(made: Made, tmp_path: Path) -> None:
+    copy = place(made.folder, tmp_path / "traced")
+    gits = numbered_git(tmp_path / "gits")
+    found = traced(Subject(land(copy, made.ids["x"]), copy, environment(copy / "home"), gits))
+    point = next(s.point for s in found if "/repo.git/" in s.shown)
+    folder = place(made.folder, tmp_path / "f")
+    env = environment(folder / "home")
+    log = folder / "strike.log"
+    projector = Held(Subject(land(folder, made.ids["x"]), folder, env, gits),
+                     ["-o", str(log), *injection(point, "signal=STOP")])  # fmt: skip
+    try:
+        projector.go()
+        wait_until(lambda: stopped(log), f"a stop at {point}")
+        for name in "zw":
+            done = subprocess.run(command(*land(folder, made.ids[name])), cwd=folder, capture_output=True,
+                                  env=env | {"ROPEWALK_LOCK_WAIT": BOUND}, timeout=60)  # fmt: skip
+            answer = lines_of(done.stdout)[-1]
+            assert answer["ok"] and answer["warnings"], answer
+    finally:
+        os.kill(projector.pid, signal.SIGCONT)
+        ended = projector.end()
+    assert lines_of(ended.out)[-1]["ok"], ended
+    ends_once(folder, made.ids)

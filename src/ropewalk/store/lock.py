@@ -112,7 +112,7 @@ class WriterLock:
 
     def _works(self) -> bool:
         pid = self.holder()
-        return pid is None or process_words(pid)[1] != "stopped"
+        return pid is None or process_words(pid)[1] not in ("stopped", "traced")
 
     def _busy(self, wait: float) -> BusyError:
         pid = self.holder()

@@ -16,7 +16,7 @@ import msgspec
 
 from ropewalk.core.errors import BusyError, InvalidError, NotFoundError, StoreCorruptError, os_error
 from ropewalk.core.ids import HEX40, check_ref
-from ropewalk.core.process import Done, git_env, git_program, run
+from ropewalk.core.process import Done, git_env, git_program, holders, run
 from ropewalk.store.store import Store, Transaction
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
@@ -188,5 +188,8 @@ def private_git(
         "GIT_LITERAL_PATHSPECS": "1",
         **(extra or {}),
     }
+    lock = f"{env['GIT_INDEX_FILE']}.lock"
+    if os.path.exists(lock) and not holders(os.stat(lock)):
+        os.unlink(lock)  # the workspace is the caller's alone, so this is of a git that was killed
     argv = [git_program(), f"--git-dir={mine}", *args]
     return run(argv, stdin=stdin, env=git_env(env), cwd=ws.path, timeout=timeout)
