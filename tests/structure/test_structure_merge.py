@@ -353,6 +353,13 @@ DECLINED = {
         "package a\n\nfunc F() {\n}\n\nfunc H() {\n}\n\n// G helps.\n",
         "written above the end",
     ),
+    "the end of a function and what comes after it": (
+        "a.py",
+        "def a():\n    x()\n",
+        "def a():\n    x()\n    y()\n",
+        "def a():\n    x()\n\n\ndef b():\n    z()\n",
+        "one side goes on with 'a'",
+    ),
     "two orders": (
         "a.py",
         "def a():\n    pass\ndef b():\n    pass\ndef c():\n    pass\n",

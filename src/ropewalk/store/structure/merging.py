@@ -111,7 +111,8 @@ def _bare(text: bytes) -> Iterator[bytes]:
 class _Place(NamedTuple):
     """Is one unit of the merged order; `by` says which sides touched it, `unit` is None when it was removed.
 
-    `commented` are the sides that changed what is written above a unit that was there.
+    `commented` are the sides that changed what is written above a unit that was there, `extended` those that gave
+    it another end.
     """
 
     unit: Unit | None
@@ -119,6 +120,7 @@ class _Place(NamedTuple):
     by: frozenset[str]
     added: bool
     commented: frozenset[str]
+    extended: frozenset[str]
 
 
 def _containers(base: Container, ours: Container, theirs: Container, what: str) -> Container:
@@ -316,7 +318,17 @@ def _place(key: _Key, base: Unit | None, ours: Unit | None, theirs: Unit | None,
         name for name, side in (("ours", ours), ("theirs", theirs))
         if base is not None and side is not None and _above(side) != _above(base)
     }  # fmt: skip
-    return _Place(unit, model, frozenset(by), base is None, frozenset(commented))
+    extended = {
+        name for name, side in (("ours", ours), ("theirs", theirs))
+        if base is not None and side is not None and _end(side) != _end(base)
+    }  # fmt: skip
+    return _Place(unit, model, frozenset(by), base is None, frozenset(commented), frozenset(extended))
+
+
+def _end(unit: Unit) -> bytes:
+    """Gives the last line of a declaration whose end no bracket marks, as in Python."""
+    lines = unit.text.splitlines()
+    return lines[-1] if len(lines) > 1 else b""
 
 
 def _above(unit: Unit) -> tuple[bytes, bytes]:
@@ -339,16 +351,19 @@ def _check_order(places: Sequence[_Place], said: frozenset[str], what: str) -> N
         if len(one.by | two.by) == 2 and not one.model.free and not two.model.free:
             raise Declined(f"both sides changed statements beside each other: {_shown(two.model.key)} in {what}")
     group: list[_Place] = []
+    before: _Place | None = None
     for place in places:
         if place.added or place.unit is None:
             group.append(place)
             continue
-        _check_group(group, place.commented, _shown(place.model.key), what)
-        group = []
-    _check_group(group, said, f"the end of {what}", what)
+        _check_group(group, before, place.commented, _shown(place.model.key), what)
+        group, before = [], place
+    _check_group(group, before, said, f"the end of {what}", what)
 
 
-def _check_group(group: Sequence[_Place], commented: frozenset[str], below: str, what: str) -> None:
+def _check_group(
+    group: Sequence[_Place], before: _Place | None, commented: frozenset[str], below: str, what: str
+) -> None:
     """Refuses what was added and removed at one place, if it is more than additions of any order.
 
     `commented` are the sides that changed what is written above what stands below the place.
@@ -361,6 +376,8 @@ def _check_group(group: Sequence[_Place], commented: frozenset[str], below: str,
     fixed = [place for place in own if not place.model.free]
     if len(sides) == 2 and fixed:
         raise Declined(f"both sides changed statements beside each other: {_shown(fixed[0].model.key)} in {what}")
+    if before is not None and before.extended and sides - before.extended:
+        raise Declined(f"one side goes on with {_shown(before.model.key)}, the other adds something after it")
     if commented and sides - commented:
         raise Declined(f"one side changed what is written above {below}, the other what stands before it")
 
