@@ -360,6 +360,13 @@ DECLINED = {
         "def a():\n    x()\n\n\ndef b():\n    z()\n",
         "one side goes on with 'a'",
     ),
+    "another order and a comment": (
+        "a.py",
+        "# a\ndef a():\n    pass\n\n\ndef b():\n    pass\n",
+        "def b():\n    pass\n\n\n# a\ndef a():\n    pass\n",
+        "def a():\n    pass\n\n\ndef b():\n    pass\n",
+        "another order, and",
+    ),
     "two orders": (
         "a.py",
         "def a():\n    pass\ndef b():\n    pass\ndef c():\n    pass\n",

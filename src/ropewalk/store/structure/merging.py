@@ -247,6 +247,8 @@ def _in_order(
     moved = [order != orders[0] for order in orders[1:]]
     if all(moved) and orders[1] != orders[2]:
         raise Declined("both sides put declarations into another order")
+    if any(moved) and any(_above(side[key]) != _above(base[key]) for side in (ours, theirs) for key in both):
+        raise Declined("one side puts declarations into another order, and what is written above one is changed")
     spine = kept[0] if moved[0] else kept[1] if moved[1] else [*base]
     shared = [key for key in ours if key in theirs and key not in base]
     if shared:
