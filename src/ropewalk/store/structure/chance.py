@@ -98,12 +98,12 @@ def _answers(tasks: Sequence[Task], seconds: float, tied: bool) -> list[Result]:
 
     own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     # the caller's folder may be an agent's, so nothing is imported from there
-    path = os.pathsep.join(p for p in (own, *os.environ.get("PYTHONPATH", "").split(os.pathsep)) if os.path.isabs(p))
+    env = clean_env()
+    path = [own, *(p for p in env.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(p))]
+    env["PYTHONPATH"] = os.pathsep.join(path)
     argv = [sys.executable, "-P", "-m", "ropewalk.store.structure.child"]
     try:
-        done = run(
-            argv, stdin=msgspec.msgpack.encode(tasks), env=clean_env({"PYTHONPATH": path}), timeout=seconds, tied=tied
-        )
+        done = run(argv, stdin=msgspec.msgpack.encode(tasks), env=env, timeout=seconds, tied=tied)
     except ChildTimeout:
         return [Result(None, f"the merge did not end within {seconds:g} s")] * len(tasks)
     if done.code:
