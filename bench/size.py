@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import common
 import msgspec
+
+import common
 
 HEAD = ["", "s", "of it work", "peak MiB"]
 FIRST_DAY = 1_600_000_000

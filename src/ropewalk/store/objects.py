@@ -175,13 +175,18 @@ class Objects:
 
     def header(self, oid: str) -> tuple[str, int] | None:
         """Gives the (type, size) of an object as it is stated where it is; None when there is no such object."""
+        found = self._stated(oid)
+        return found if found is not None else self._asked(lambda child: child.header(oid))
+
+    def _stated(self, oid: str) -> tuple[str, int] | None:
+        """Gives the (type, size) that memory, a loose file or the journal states."""
         mine = self.new.get(oid)
         packed = mine.packed if mine is not None else b""
         found = header(packed) if packed else self.loose.header(oid)
         if found is None:
             packed = self._journal(oid) or b""
             found = header(packed) if packed else None
-        return found if found is not None else self._asked(lambda child: child.header(oid))
+        return found
 
     def open(self, oid: str, want: str) -> Pieces:
         """Gives an object to read in pieces; one that is large is never in memory whole.
@@ -266,7 +271,10 @@ class Objects:
         """Gives the type of an object, or None."""
         if oid in self._commits:
             return "commit"
-        stated = self.header(oid)
+        stated = self._stated(oid)
+        packed = self._asked(lambda child: child.header(oid)) if stated is None else None
+        if packed is not None:
+            return packed[0]
         if stated is not None and stated[1] > LARGE:
             return stated[0]
         found = self.find(oid)

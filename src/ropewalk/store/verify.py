@@ -185,9 +185,14 @@ def _refs(store: Store, notes: Notes, usable: bool) -> None:
     shown = projection.read_shown(store)
     late = set(shown.waiting) | {str(r[0]) for r in store.db.rows("SELECT name FROM refs WHERE op > ?", (shown.op,))}
     repo = store.layout.repo
+    whole: set[str] = set()
     for name, target in present.items():
         try:
-            if usable and store.objects.find(target) is None:
+            if target in whole or not usable:
+                pass
+            elif store.objects.find(target) is not None:
+                whole.add(target)
+            else:
                 words = f"{short_ref(name)} points to {target}, which is missing"
                 notes.add("missing", target, words, FROM, Hit([short_ref(name)], [target]))
         except RopewalkError as error:
@@ -266,23 +271,25 @@ def _runs(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _shallow(store: Store, notes: Notes) -> int:
-    """Reads the head commit and root tree of every branch."""
-    checked = 0
+    """Reads the head commit and root tree of every branch, each once, and gives how many commits are whole."""
+    whole: set[str] = set()
     for name, target in store.refs("refs/heads/"):
         tree = target
+        if target in whole:
+            continue
         try:
-            found = store.objects.find(target)
-            if found is None or found[0] != "commit":
+            if store.objects.kind(target) != "commit":
                 continue
-            checked += 1
             tree = store.objects.commit(target).tree
-            if store.objects.find(tree) is None:
+            if store.objects.find(tree) is not None:
+                whole.add(target)
+            else:
                 hit = Hit([short_ref(name)], [target])
                 notes.add("missing", tree, f"the tree {tree} of {short_ref(name)} is missing", FROM, hit)
         except RopewalkError as error:
             if tree != target:  # a damaged commit was told with its ref
                 notes.add("damaged", tree, error.message, REPAIR, Hit([short_ref(name)], [target]))
-    return checked
+    return len(whole)
 
 
 class Survey:
