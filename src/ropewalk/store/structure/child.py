@@ -5,8 +5,6 @@ It stands apart so that a parser that loops or crashes on what somebody wrote ta
 
 from __future__ import annotations
 
-import sys
-
 import msgspec
 
 from ropewalk.store.structure.languages import language_of
@@ -47,7 +45,7 @@ def answer(task: Task) -> Result:
         return Result(None, "needs too much memory")
 
 
-def main() -> int:
+def main() -> None:
     """Answers every task on standard input, in order."""
     import resource
 
@@ -55,10 +53,11 @@ def main() -> int:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     except (ValueError, OSError):
         pass  # a lower bound holds already, or the system has none
-    tasks = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=list[Task])
-    sys.stdout.buffer.write(msgspec.msgpack.encode([answer(task) for task in tasks]))
-    return 0
+    with open(0, "rb", closefd=False) as asked:
+        tasks = msgspec.msgpack.decode(asked.read(), type=list[Task])
+    with open(1, "wb", closefd=False) as told:
+        told.write(msgspec.msgpack.encode([answer(task) for task in tasks]))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
