@@ -367,6 +367,13 @@ DECLINED = {
         "def a():\n    pass\n\n\ndef b():\n    pass\n",
         "another order, and",
     ),
+    "a comment that stands at several places": (
+        "a.go",
+        "package a\n\n// auto\n\nfunc F() {\n}\n\n// auto\n\nfunc G() {\n}\n",
+        "package a\n\n// auto\n\nfunc E() {\n}\n\n// auto\n\nfunc F() {\n}\n\n// auto\n\nfunc G() {\n}\n",
+        "package a\n\n// auto\n\nfunc D() {\n}\n\nfunc F() {\n}\n\n// auto\n\nfunc G() {\n}\n",
+        "more than once",
+    ),
     "two orders": (
         "a.py",
         "def a():\n    pass\ndef b():\n    pass\ndef c():\n    pass\n",

@@ -177,14 +177,19 @@ def _blank(base: bytes | None, ours: bytes, theirs: bytes) -> bytes:
 
 
 def _numbered(sides: Sequence[Sequence[Unit]]) -> list[dict[_Key, Unit]]:
-    """Gives each side's units by key and number; a key that stands more than once must be one side's matter alone."""
+    """Gives each side's units by key and number.
+
+    A key that stands more than once must do so equally often wherever it stands, so that the numbers mean the same,
+    and its units must be one side's matter alone.
+    """
     groups: list[dict[str, list[Unit]]] = [{} for _ in sides]
     for group, units in zip(groups, sides, strict=True):
         for unit in units:
             group.setdefault(unit.key, []).append(unit)
     for key in {key for group in groups for key, units in group.items() if len(units) > 1}:
         base, ours, theirs = ([u.core for u in group.get(key, [])] for group in groups)
-        if base not in (ours, theirs) and ours != theirs:
+        counts = {len(found) for found in (base, ours, theirs) if found}
+        if len(counts) > 1 or (base not in (ours, theirs) and ours != theirs):
             raise Declined(f"{_shown(key)} is there more than once")
     found: list[dict[_Key, Unit]] = []
     for units in sides:
