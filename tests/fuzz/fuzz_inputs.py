@@ -68,6 +68,9 @@ BASES: dict[str, Base] = {
     "ws delete": Base({"name": "w"}),
     "run": Base({"tasks": "tasks.json"}, True),
     "demo": Base({"sample": True}, True),
+    "token create": Base({"name": "t", "holder": "a/b", "can": ["read"]}),
+    "token list": Base({}),
+    "token revoke": Base({"name": "t"}),
     "clone": Base({"url": "other.git", "into": "store2"}, True),
     "remote add": Base({"name": "origin", "url": "other.git"}),
     "remote remove": Base({"name": "origin"}),
@@ -81,6 +84,9 @@ BASES: dict[str, Base] = {
     "ws radar": Base({"name": "w"}),
     "ws commit": Base({"name": "w", "message": "m"}),
     "ws discard": Base({"name": "w", "paths": ["a.txt"]}),
+    "ws resolve": Base({"name": "w", "resolutions": {"against": "{main}", "files": {}}}),
+    "ws materialize": Base({"name": "w", "prefixes": ["d"]}),
+    "ws hook": Base({"action": "remove", "input": {"worktree_path": "w"}}),
     "ws snapshot": Base({"name": "w"}),
     "recover": Base({"workspace": "w"}),
     "trash list": Base({}),
@@ -111,7 +117,9 @@ PASSES_FORM: dict[str, list[dict[str, Any]]] = {
     "demo": [{"repository": "nowhere"}, {"repository": "/etc/passwd"}, {"repository": "a\0b"},
              {"repository": "x" * 4000}],
     "ws create": [{"name": ""}, {"name": "../x"}, {"name": "a/b"}, {"name": "a\0b"}, {"name": "x" * 5000},
-                  {"name": "v", "from": "nowhere"}, {"name": "-x"}],
+                  {"name": "v", "from": "nowhere"}, {"name": "-x"},
+                  {"name": "v", "prefix": ["../x"]}, {"name": "v", "prefix": ["a\0b"]},
+                  {"name": "v", "prefix": ["d"], "all": True}, {"name": "v", "overlay": "maybe"}],
 }  # fmt: skip
 
 BAD_TEXT = [

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from ropewalk.operations.envelope import Reply
 
 MAX_INPUT = 256 << 20
-SPECIAL = ("mcp", "completion", "version", "help")
+SPECIAL = ("mcp", "serve", "completion", "version", "help")
+HIDDEN = ("receive",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +47,7 @@ def _main(words: list[str]) -> int:
     name, rest = _command(words)
     output = _wanted_output(leading + words)
     try:
-        if name in SPECIAL or not name:
+        if name in SPECIAL or name in HIDDEN or not name:
             from ropewalk.cli import special
 
             return special.run(name or "help", leading + rest)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SUMMARIES = {
     "mcp": "Serve the operations as MCP tools over standard input and output",
+    "serve": "Serve the store to git over HTTP",
     "completion": "Print the completion script of a shell: bash, zsh or fish",
     "version": "Print ropewalk's version",
     "help": "List the commands, or show one's help",
@@ -27,7 +28,9 @@ HEADINGS = {
     "undo": "Look back and take back",
     "remote": "Git in and out",
     "remotes": "Remotes",
+    "tokens": "Tokens",
     "workspace": "Workspaces",
+    "hooks": "Hooks of agent programs",
     "landing": "Landing from a workspace",
     "recover": "Bring back",
     "queue": "The landing queue",
@@ -41,6 +44,14 @@ def run(name: str, words: list[str]) -> int:
     """Runs one of the special commands and gives its exit code; `E_USAGE` when its words do not fit."""
     if name == "mcp":
         return _mcp(words)
+    if name == "serve":
+        from ropewalk.cli import serve
+
+        return serve.run(words)
+    if name == "receive":
+        from ropewalk.cli import receive
+
+        return receive.run(words[0] if words else "")
     if name == "completion":
         from ropewalk.cli import completion
 

@@ -1,0 +1,79 @@
+"""`rw serve`: a store over HTTP, until it is told to end."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import msgspec
+
+from ropewalk.core.errors import InvalidError, UsageError, os_error
+
+USAGE = """\
+usage: rw serve [--host ADDRESS] [--port N] [--read-write] [--private] [--store DIR]
+
+Serve the store to git over HTTP. One line of JSON says where, once it is ready.
+
+  --host ADDRESS   the address to listen on (default 127.0.0.1)
+  --port N         the port (default 8417; 0: any free one)
+  --read-write     take pushes of those whose token has the right to it
+  --private        reading needs a token, too (always so on an address others can reach)
+  --store DIR      the store's folder
+"""
+
+
+def run(words: list[str]) -> int:
+    """Serves, and gives the exit code; `E_USAGE` for words that do not fit."""
+    from ropewalk.cli.main import make_context
+    from ropewalk.cli.special import split_globals
+
+    root, agent, rest = split_globals(words)
+    given = {"--host": "127.0.0.1", "--port": "8417"}
+    switches = {"--read-write": False, "--private": False}
+    while rest:
+        flag, equals, value = rest.pop(0).partition("=")
+        if flag in ("-h", "--help"):
+            sys.stdout.write(USAGE)
+            return 0
+        if flag in switches and not equals:
+            switches[flag] = True
+        elif flag in given and (equals or rest):
+            given[flag] = value if equals else rest.pop(0)
+        else:
+            raise UsageError(f"unrecognized argument: {flag}", hint="run `rw serve --help`")
+    if not given["--port"].isdigit() or int(given["--port"]) > 65535:
+        raise InvalidError(f"--port is {given['--port']!r}, not a port", hint="use a number up to 65535")
+    context = make_context(root, agent, alone=True)
+    try:
+        folder = context.store.layout.root
+    finally:
+        context.close()
+    listening = _listen(given["--host"], int(given["--port"]))
+    host, port = listening.getsockname()[:2]
+    private = switches["--private"] or not host.startswith(("127.", "::1"))
+    import uvicorn
+
+    from ropewalk.remote.serving import Service, application
+
+    app = application(Service(folder, switches["--read-write"], private))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=10))
+    shown = f"[{host}]" if ":" in host else host
+    line = {"serving": f"http://{shown}:{port}/repo.git", "read_write": switches["--read-write"], "private": private}
+    sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+    sys.stdout.flush()
+    server.run(sockets=[listening])
+    return 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        made = socket.socket(family, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(128)
+        return made
+    except socket.gaierror as error:
+        raise InvalidError(f"{host!r} is no address: {error.strerror}", hint="use 127.0.0.1", host=host) from None
+    except OSError as error:
+        raise os_error(error, f"listening on {host}:{port}") from None

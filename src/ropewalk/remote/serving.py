@@ -1,0 +1,212 @@
+"""A store over HTTP: git's smart protocol through `git http-backend`, with tokens for those who may write.
+
+Reading needs no token unless the server is private. A push needs one with the right to it, and a server that takes
+pushes; its hooks are told who the token's holder is and hold the push against the token's rights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import os
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from ropewalk import __version__
+from ropewalk.core.process import clean_env, git_program
+from ropewalk.remote import tokens
+from ropewalk.remote.tokens import Token
+from ropewalk.store.store import Store
+
+_PIECE = 1 << 16
+_SECONDS = 3600.0
+_SERVICES = ("git-upload-pack", "git-receive-pack")
+_CONFIG = {
+    "safe.directory": "*",
+    "safe.bareRepository": "all",
+    "http.getanyfile": "false",
+    "http.uploadpack": "true",
+    "http.receivepack": "true",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+}
+
+
+class Service(NamedTuple):
+    """Is how a store is served: whether pushes are taken, and whether reading needs a token."""
+
+    root: str
+    writable: bool = False
+    private: bool = False
+
+
+def application(service: Service) -> Starlette:
+    """Gives the ASGI application; `/`, `/repo.git` and any other single name before the service are the store."""
+
+    async def answer(request: Request) -> Response:
+        return await _answer(service, request)
+
+    return Starlette(routes=[Route("/healthz", _health), Route("/{path:path}", answer, methods=["GET", "POST"])])
+
+
+async def _health(request: Request) -> Response:
+    return JSONResponse({"ok": True, "version": __version__})
+
+
+async def _answer(service: Service, request: Request) -> Response:
+    path = request.path_params["path"].strip("/")
+    tail = path.rsplit("/", 1)[-1]
+    if path.endswith("info/refs"):
+        wanted, tail = request.query_params.get("service", ""), "info/refs"
+    else:
+        wanted = tail
+    method = "GET" if tail == "info/refs" else "POST"
+    if wanted not in _SERVICES or request.method != method:
+        words = "This is a ropewalk store: git clone it, or ask for /healthz.\n"
+        return PlainTextResponse(words, status_code=404)
+    writes = wanted == "git-receive-pack"
+    secret = _secret(request.headers.get("authorization", ""))
+    token = await asyncio.to_thread(_prepare, service.root, secret)
+    if writes and not service.writable:
+        return PlainTextResponse("This server takes no pushes (rw serve --read-write).\n", status_code=403)
+    if token is None and (writes or service.private or secret):
+        return PlainTextResponse("A token is needed (rw token create).\n", status_code=401,
+                                 headers={"WWW-Authenticate": 'Basic realm="ropewalk"'})  # fmt: skip
+    if token is not None and not writes and "read" not in token.rights.can:
+        return PlainTextResponse("The token's holder may not read.\n", status_code=403)
+    return await _backend(_environment(service, request, tail, token), request)
+
+
+def _secret(header: str) -> str:
+    """Gives the token of an Authorization header: a bearer's, or the password of a basic one."""
+    kind, _, value = header.partition(" ")
+    if kind.lower() == "bearer":
+        return value.strip()
+    if kind.lower() == "basic":
+        try:
+            return base64.b64decode(value, validate=True).decode("utf-8", "replace").partition(":")[2]
+        except (binascii.Error, ValueError):
+            return "?"
+    return ""
+
+
+def _prepare(root: str, secret: str) -> Token | None:
+    """Makes all that the store holds visible to git, which makes it durable before, and looks a token up."""
+    with Store(root) as store:
+        store.show()
+        store.expose()
+        return tokens.known(store, secret) if secret else None
+
+
+def _environment(service: Service, request: Request, tail: str, token: Token | None) -> dict[str, str]:
+    env = clean_env()
+    for name in [name for name in env if name.startswith("ROPEWALK_")]:
+        del env[name]
+    env |= {
+        "GIT_PROJECT_ROOT": service.root,
+        "GIT_HTTP_EXPORT_ALL": "1",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_CONFIG_COUNT": str(len(_CONFIG)),
+        "PATH_INFO": f"/repo.git/{tail}",
+        "REQUEST_METHOD": request.method,
+        "QUERY_STRING": request.url.query,
+        "CONTENT_TYPE": request.headers.get("content-type", ""),
+        "REMOTE_ADDR": request.client.host if request.client else "",
+        "REMOTE_USER": token.name if token is not None else "",
+        "ROPEWALK_PYTHON": sys.executable,
+        "LC_ALL": "C.UTF-8",
+    }
+    for number, (key, value) in enumerate(_CONFIG.items()):
+        env[f"GIT_CONFIG_KEY_{number}"], env[f"GIT_CONFIG_VALUE_{number}"] = key, value
+    for header, name in (("git-protocol", "GIT_PROTOCOL"), ("content-encoding", "HTTP_CONTENT_ENCODING")):
+        if header in request.headers:
+            env[name] = request.headers[header]
+    if token is not None:
+        env["ROPEWALK_PUSHER"] = token.agent
+        env["ROPEWALK_RIGHTS"] = msgspec.json.encode(token.rights).decode("ascii")
+    return env
+
+
+async def _backend(env: Mapping[str, str], request: Request) -> Response:
+    """Runs `git http-backend` on a request and streams what it answers."""
+    child = await asyncio.create_subprocess_exec(
+        git_program(), "http-backend", env=dict(env), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    assert child.stdin is not None and child.stdout is not None
+    feeding = asyncio.create_task(_feed(request, child.stdin))
+    try:
+        head = await asyncio.wait_for(_head(child.stdout), _SECONDS)
+    except (TimeoutError, asyncio.IncompleteReadError, ValueError):
+        feeding.cancel()
+        await _end(child)
+        return PlainTextResponse("git did not answer.\n", status_code=502)
+    return _Streamed(child, feeding, int(head.pop("status", "200").split(" ", 1)[0]), head)
+
+
+class _Streamed(Response):
+    """Is the rest of what git answers, sent while the request may still be coming in.
+
+    Starlette's own streaming response reads from the request to notice a client that leaves, and so would take
+    parts of a push.
+    """
+
+    def __init__(
+        self, child: asyncio.subprocess.Process, feeding: asyncio.Task[None], status: int, head: dict[str, str]
+    ) -> None:
+        self._child, self._feeding = child, feeding
+        self.status_code = status
+        self.background = None
+        self.init_headers(head)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        stdout = self._child.stdout
+        assert stdout is not None
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            while part := await asyncio.wait_for(stdout.read(_PIECE), _SECONDS):
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._feeding.cancel()
+            await _end(self._child)
+
+
+async def _feed(request: Request, stdin: asyncio.StreamWriter) -> None:
+    try:
+        async for part in request.stream():
+            stdin.write(part)
+            await stdin.drain()
+    except (ConnectionError, ClientDisconnect, asyncio.CancelledError):
+        pass
+    finally:
+        stdin.close()
+
+
+async def _head(stdout: asyncio.StreamReader) -> dict[str, str]:
+    found: dict[str, str] = {}
+    while True:
+        line = (await stdout.readuntil(b"\n")).rstrip(b"\r\n")
+        if not line:
+            return found
+        name, _, value = line.decode("latin-1").partition(":")
+        found[name.strip().lower()] = value.strip()
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    if child.returncode is None:
+        try:
+            # what is left of a request that ended has nobody to answer
+            await asyncio.wait_for(child.wait(), 5.0)
+        except TimeoutError:
+            os.killpg(child.pid, 9)
+            await child.wait()
