@@ -10,7 +10,8 @@ import pytest
 
 from ropewalk.core.errors import InvalidError, LandMismatchError, WorkspaceDamagedError, WorkspaceGoneError
 from ropewalk.store import trees
-from ropewalk.workspace import capture
+from ropewalk.workspace import capture, state
+from ropewalk.workspace import stats as stats_module
 
 from .conftest import Bench
 
@@ -133,11 +134,11 @@ def test_untouched_files_are_not_read_again(bench: Bench, monkeypatch: pytest.Mo
     path = bench.create()
     for place in path.rglob("*.*"):
         os.utime(place)
-    stats = capture._load_stats(bench.store, "one")
-    capture.save_stats(bench.store, "one", msgspec.structs.replace(stats, at=stats.at + 10**9))
+    stats = stats_module.load(os.path.join(state.private(bench.store, "one"), "stat"))
+    stats_module.save(bench.store, "one", msgspec.structs.replace(stats, at=stats.at + 10**9))
     capture.capture(bench.store, bench.ws())
-    stats = capture._load_stats(bench.store, "one")
-    capture.save_stats(bench.store, "one", msgspec.structs.replace(stats, at=stats.at + 10**9))
+    stats = stats_module.load(os.path.join(state.private(bench.store, "one"), "stat"))
+    stats_module.save(bench.store, "one", msgspec.structs.replace(stats, at=stats.at + 10**9))
     read: list[bytes] = []
     plain = capture.Files.read
 

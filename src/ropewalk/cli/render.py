@@ -226,6 +226,25 @@ def _ws_rebase(result: dict[str, Any]) -> list[str]:
     return lines + ["hint: edit the files between the markers, then `rw ws land`"] * bool(result.get("conflicts"))
 
 
+def _ws_resolve(result: dict[str, Any]) -> list[str]:
+    lines = [f"resolved: {path}" for path in result["resolved"]]
+    return lines + [f"in conflict: {path}" for path in result["conflicts"]]
+
+
+def _ws_materialize(result: dict[str, Any]) -> list[str]:
+    where = "everywhere" if result["all"] else f"below {', '.join(result['prefixes'])}"
+    return [f"{result['name']}: {result['written']} files written; files are on disk {where}"]
+
+
+def _ws_hook(result: dict[str, Any]) -> list[str]:
+    """Gives what the agent program reads: the settings, or the folder alone."""
+    if (settings := result.get("settings")) is not None:
+        import msgspec
+
+        return msgspec.json.format(msgspec.json.encode(settings), indent=2).decode("utf-8").splitlines()
+    return [result["path"]]
+
+
 def _ws_land(result: dict[str, Any]) -> list[str]:
     return _land({**result, **result["land"], "merged_onto": result["land"]["rebased_onto"]})
 
@@ -339,6 +358,9 @@ _SPECIAL: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "ws status": _ws_status,
     "ws land": _ws_land,
     "ws rebase": _ws_rebase,
+    "ws resolve": _ws_resolve,
+    "ws materialize": _ws_materialize,
+    "ws hook": _ws_hook,
     "schema": _schema,
     "config show": _settings,
 }

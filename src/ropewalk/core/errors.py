@@ -174,6 +174,14 @@ class WorkspaceDamagedError(RopewalkError):
     exit = 4
 
 
+class WorkspaceNotMountedError(RopewalkError):
+    """The workspace's overlay is not mounted here, and can't be; what lies under its place is not its tree."""
+
+    code = "E_WORKSPACE_NOT_MOUNTED"
+    exit = 4
+    hint_template = "run a `rw ws` command as the user that made it, outside of any sandbox; that mounts it again"
+
+
 class IdentityRequiredError(RopewalkError):
     """A write must say which agent makes it."""
 

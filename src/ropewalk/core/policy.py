@@ -8,6 +8,7 @@ setup = "npm ci"             # a line for the shell, run in each new workspace a
 env = { NODE_ENV = "test" }  # variables for the setup, for checks, and for agents
 ports = 10                   # how many ports each workspace has to itself, from ROPEWALK_PORT_BASE on
 setup_seconds = 600
+filters = ["lfs"]            # attributes' filters whose files may land as they are; no filter runs
 ```
 """
 
@@ -37,6 +38,7 @@ class WorkspacePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     setup_seconds: Annotated[float, Meta(gt=0, le=86_400)] = 600.0
     env: dict[str, str] = {}
     ports: Annotated[int, Meta(ge=0, le=1000)] = 0
+    filters: tuple[str, ...] = ("lfs",)
 
 
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -98,11 +98,21 @@ class Context:
             )
         return None if self._agent is None else check_agent(self._agent)
 
+    def adopt_agent(self, agent: str) -> None:
+        """Acts as an agent where the caller named none."""
+        if self._agent is None:
+            self._agent = check_agent(agent)
+
     def path(self, path: str) -> str:
         """Gives a path of the request below the caller's working folder; `E_INVALID` for what no path can be."""
         if "\0" in path:
             raise InvalidError("a path holds a NUL byte", path=path)
         return os.path.normpath(os.path.join(self.cwd, path))
+
+    @property
+    def shared(self) -> str:
+        """Gives the folder below which is what workspaces share, and what they are made of."""
+        return os.path.join(self.data_home, "ropewalk", self.store.format.id)
 
     @property
     def trash(self) -> str:

@@ -20,15 +20,16 @@ from ropewalk.core.errors import (
     ShallowError,
     WorkspaceDamagedError,
     WorkspaceGoneError,
+    WorkspaceNotMountedError,
 )
 from ropewalk.core.ids import check_key, check_path, check_ref, path_bytes, path_text, short_ref
 from ropewalk.operations.context import Context
 from ropewalk.operations.publish import Key
 from ropewalk.operations.registry import Command, operation
-from ropewalk.operations.workspace import Name, Onto, held
+from ropewalk.operations.workspace import AT_WORK, Name, Onto, held, prefixes
 from ropewalk.store import report
 from ropewalk.store.land import Answering
-from ropewalk.workspace import landing, move, state
+from ropewalk.workspace import landing, move, sparse, state
 from ropewalk.workspace.verdict import Checked
 
 
@@ -57,7 +58,16 @@ class WsCommitted(msgspec.Struct, frozen=True):
     request=WsCommitRequest,
     response=WsCommitted,
     summary="Make a changeset of what a workspace holds, without landing it",
-    errors=(InvalidError, NotFoundError, WorkspaceGoneError, WorkspaceDamagedError, BusyError, ConflictError),
+    errors=(
+        *AT_WORK,
+        ConflictError,
+        CheckFailedError,
+        LandMismatchError,
+        KeyReusedError,
+        ShallowError,
+        CasMismatchError,
+        CasRetryExhaustedError,
+    ),
     writes=True,
     command=Command(positional=("name?",), flags={"message": "-m"}),
 )
@@ -127,6 +137,7 @@ class WsLanded(msgspec.Struct, frozen=True, omit_defaults=True):
         ShallowError,
         WorkspaceGoneError,
         WorkspaceDamagedError,
+        WorkspaceNotMountedError,
         CasMismatchError,
         BusyError,
         CasRetryExhaustedError,
@@ -190,7 +201,15 @@ class WsRebased(msgspec.Struct, frozen=True, omit_defaults=True):
     request=WsRebaseRequest,
     response=WsRebased,
     summary="Bring what others landed into a workspace, under its edits",
-    errors=(ConflictError, NotFoundError, InvalidError, WorkspaceGoneError, WorkspaceDamagedError, BusyError),
+    errors=(
+        ConflictError,
+        NotFoundError,
+        InvalidError,
+        WorkspaceGoneError,
+        WorkspaceDamagedError,
+        WorkspaceNotMountedError,
+        BusyError,
+    ),
     writes=True,
     command=Command(positional=("name?",)),
 )
@@ -206,6 +225,92 @@ def ws_rebase(ctx: Context, req: WsRebaseRequest) -> WsRebased:
         after = done.workspace
         built = msgspec.to_builtins(done.report) if done.report is not None else None
         return WsRebased(after.name, after.base, short_ref(target), after.note.conflicts, built)
+
+
+class WsResolveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes the answer to the report of a rebase in conflict."""
+
+    resolutions: report.Resolution
+    name: Name | None = None
+
+
+class WsResolved(msgspec.Struct, frozen=True):
+    """Is which paths were written, and which are still in conflict."""
+
+    name: str
+    resolved: list[str]
+    conflicts: list[str]
+
+
+@operation(
+    "ws resolve",
+    request=WsResolveRequest,
+    response=WsResolved,
+    summary="Answer the conflicts that a rebase left in a workspace's files",
+    errors=(
+        InvalidError,
+        NotFoundError,
+        ConflictError,
+        WorkspaceGoneError,
+        WorkspaceDamagedError,
+        WorkspaceNotMountedError,
+        BusyError,
+    ),
+    writes=True,
+    command=Command(positional=("resolutions",), files=("resolutions",), flags={"name": "--workspace"}),
+)
+def ws_resolve(ctx: Context, req: WsResolveRequest) -> WsResolved:
+    """Writes the answers into the files; exit code 10 says that conflicts are left."""
+    with held(ctx, req.name) as ws:
+        ws, done = move.resolve(ctx.store, ws, Answering(req.resolutions, ctx.read_file), ctx.agent)
+        left = move.marked(ws)
+        if left:
+            ctx.exit = 10
+        return WsResolved(ws.name, [path_text(path) for path in done], left)
+
+
+class WsMaterializeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes a sparse workspace and paths to put on disk too."""
+
+    prefixes: Annotated[list[str], Meta(max_length=1000, description="files and folders to put on disk")] = []
+    name: Name | None = None
+    all: Annotated[bool, Meta(description="all files")] = False
+
+
+class WsMaterialized(msgspec.Struct, frozen=True):
+    """Is how many files were written, and below which paths files are on disk now; `all`: everywhere."""
+
+    name: str
+    written: int
+    prefixes: list[str]
+    all: bool
+
+
+@operation(
+    "ws materialize",
+    request=WsMaterializeRequest,
+    response=WsMaterialized,
+    summary="Put more files of a sparse workspace on disk",
+    errors=(
+        InvalidError,
+        NotFoundError,
+        WorkspaceGoneError,
+        WorkspaceDamagedError,
+        WorkspaceNotMountedError,
+        BusyError,
+    ),
+    writes=True,
+    command=Command(positional=("prefixes*",), flags={"name": "--workspace"}),
+)
+def ws_materialize(ctx: Context, req: WsMaterializeRequest) -> WsMaterialized:
+    """Widens a sparse workspace; in one with all its files nothing is to be done."""
+    if not req.prefixes and not req.all:
+        raise InvalidError("what should be on disk?", hint="name files and folders, or say --all")
+    with held(ctx, req.name) as ws:
+        whole = req.all or not ws.note.sparse
+        wanted = () if whole else prefixes([*ws.note.sparse, *req.prefixes])
+        ws, written = sparse.materialize(ctx.store, ws, wanted)
+        return WsMaterialized(ws.name, len(written), ws.note.sparse, not ws.note.sparse)
 
 
 class WsDiscardRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -228,7 +333,15 @@ class WsDiscarded(msgspec.Struct, frozen=True):
     request=WsDiscardRequest,
     response=WsDiscarded,
     summary="Bring files of a workspace back to the commit it stands on, after a snapshot",
-    errors=(InvalidError, NotFoundError, ConflictError, WorkspaceGoneError, WorkspaceDamagedError, BusyError),
+    errors=(
+        InvalidError,
+        NotFoundError,
+        ConflictError,
+        WorkspaceGoneError,
+        WorkspaceDamagedError,
+        WorkspaceNotMountedError,
+        BusyError,
+    ),
     writes=True,
     command=Command(positional=("paths*",), flags={"name": "--workspace"}),
 )

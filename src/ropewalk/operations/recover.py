@@ -13,7 +13,7 @@ from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
 from ropewalk.store import revisions
 from ropewalk.store.store import need_ref
-from ropewalk.workspace import checkout, setup, snapshot, state, trash
+from ropewalk.workspace import checkout, setup, shared, snapshot, state, trash
 from ropewalk.workspace.snapshot import Snapshot
 
 Name = Annotated[str, Meta(min_length=1, max_length=100, description="the workspace")]
@@ -115,7 +115,8 @@ def recover(ctx: Context, req: RecoverRequest) -> RecoverResponse:
     there = state.find(store, one.workspace)
     onto = check_ref(req.onto) if req.onto else there.target if there else revisions.default_branch(store)
     path = ctx.path(req.dir) if req.dir is not None else checkout.default_path(store, ctx.data_home, name)
-    ws, _ = checkout.create(store, checkout.Asked(name, ctx.agent, target, onto, path, ref, setup.policy_of(store)))
+    asked = checkout.Asked(name, ctx.agent, target, onto, path, ref, setup.policy_of(store), shared=ctx.shared)
+    ws, _ = checkout.create(store, asked)
     return RecoverResponse(restored=Restored(ws.name, ws.path, ws.base))
 
 
@@ -188,4 +189,6 @@ class TrashEmptyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 )
 def trash_empty(ctx: Context, req: TrashEmptyRequest) -> TrashResponse:
     """Empties the trash."""
-    return TrashResponse(removed=trash.empty(ctx.trash, int(req.days * 86_400)))
+    removed = trash.empty(ctx.trash, int(req.days * 86_400))
+    shared.sweep(ctx.store, ctx.shared, trash.shared_trees(ctx.trash))
+    return TrashResponse(removed=removed)

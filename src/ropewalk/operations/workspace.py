@@ -5,28 +5,35 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from ropewalk.core.errors import (
     BusyError,
+    CheckFailedError,
     InvalidError,
     NotFoundError,
     UnlandedWorkError,
+    UnsupportedError,
     WorkspaceDamagedError,
     WorkspaceGoneError,
+    WorkspaceNotMountedError,
 )
-from ropewalk.core.ids import check_ref, path_bytes, path_text, short_ref
+from ropewalk.core.ids import check_path, check_ref, path_bytes, path_text, short_ref
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
 from ropewalk.store import difftext, identity, layout, lineage, revisions, trees
 from ropewalk.store.files import PAGE_BYTES
-from ropewalk.workspace import capture, checkout, move, radar, removal, setup, snapshot, state, trash
+from ropewalk.workspace import capture, checkout, move, overlay, radar, removal, setup, snapshot, state, trash
 from ropewalk.workspace.state import Workspace
 
 Name = Annotated[str, Meta(min_length=1, max_length=100, description="the workspace; inside of one it may be left out")]
+AT_WORK = (
+    NotFoundError, InvalidError, WorkspaceGoneError, WorkspaceDamagedError, WorkspaceNotMountedError, BusyError,
+)  # fmt: skip
+"""Is what every operation on the files of a workspace may answer."""
 Onto = Annotated[str, Meta(min_length=1, max_length=1024, description="the ref it lands on")]
 
 
@@ -43,16 +50,30 @@ class WsCreateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[str, Meta(max_length=4096, description="the folder to make; without it one in the data folder")]
         | None
     ) = None
+    prefix: Annotated[
+        list[str], Meta(max_length=1000, description="only this file or folder on disk; without it all are")
+    ] = []
+    all: Annotated[bool, Meta(description="all files on disk, which is how it is without --prefix")] = False
+    overlay: Annotated[
+        Literal["auto", "always", "never"],
+        Meta(description="mount it over a tree that others share; auto: a large tree, where the kernel lets us"),
+    ] = "auto"
+    submodules: Annotated[bool, Meta(description="fill submodules from the operator's checkout")] = False
 
 
 class WsCreated(msgspec.Struct, frozen=True):
-    """Is a workspace: its folder, the commit it stands on, the head of the ref it lands on."""
+    """Is a workspace: its folder, the commit it stands on, the head of the ref it lands on.
+
+    `all` says that all its files are on disk, `how` that it is an `overlay` or `files` of its own.
+    """
 
     name: str
     path: str
     base: str
     head: str
     onto: str
+    all: bool
+    how: str
     created: bool
 
 
@@ -61,7 +82,7 @@ class WsCreated(msgspec.Struct, frozen=True):
     request=WsCreateRequest,
     response=WsCreated,
     summary="Make a workspace: a git repository of an agent's own, checked out",
-    errors=(InvalidError, NotFoundError, BusyError),
+    errors=(InvalidError, NotFoundError, BusyError, CheckFailedError, UnsupportedError, WorkspaceNotMountedError),
     writes=True,
     core=True,
     command=Command(positional=("name",)),
@@ -83,9 +104,24 @@ def ws_create(ctx: Context, req: WsCreateRequest) -> WsCreated:
         path = found.path
     else:
         path = checkout.default_path(store, ctx.data_home, req.name)
-    asked = checkout.Asked(req.name, ctx.agent, base, target, path, req.from_, setup.policy_of(store))
+    if req.prefix and req.all:
+        raise InvalidError("--prefix or --all, not both", hint="--all is how it is without --prefix")
+    asked = checkout.Asked(
+        req.name, ctx.agent, base, target, path, req.from_, setup.policy_of(store), prefixes(req.prefix), ctx.shared,
+        req.overlay, req.submodules,
+    )  # fmt: skip
     ws, created = checkout.create(store, asked)
-    return WsCreated(ws.name, ws.path, ws.base, head, short_ref(ws.target), created)
+    how = "overlay" if ws.note.overlay is not None else "files"
+    return WsCreated(ws.name, ws.path, ws.base, head, short_ref(ws.target), not ws.note.sparse, how, created)
+
+
+def prefixes(given: Sequence[str]) -> tuple[str, ...]:
+    """Gives paths as a sparse workspace keeps them: checked, sorted, each once, and none below another."""
+    found: list[bytes] = []
+    for path in sorted({check_path(path_bytes(text.rstrip("/") or text)) for text in given}):
+        if not any(path.startswith(above + b"/") for above in found):
+            found.append(path)
+    return tuple(path_text(path) for path in found)
 
 
 class WsListRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -158,6 +194,8 @@ def held(ctx: Context, name: str | None) -> Iterator[Workspace]:
     ws = _named(ctx, name)
     with state.held(ctx.store, ws.name):
         ws = state.need(ctx.store, ws.name)
+        if ws.state == "ready":
+            overlay.ensure(ws)
         if ws.state == "ready" and not os.path.isdir(ws.path):
             raise WorkspaceGoneError(f"the folder of the workspace {ws.name} is gone", workspace=ws.name, path=ws.path)
         yield ws
@@ -199,7 +237,14 @@ class WsStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     request=WsStatusRequest,
     response=WsStatus,
     summary="Show what a workspace holds and how far behind it is",
-    errors=(NotFoundError, InvalidError, WorkspaceGoneError, WorkspaceDamagedError, BusyError),
+    errors=(
+        NotFoundError,
+        InvalidError,
+        WorkspaceGoneError,
+        WorkspaceDamagedError,
+        WorkspaceNotMountedError,
+        BusyError,
+    ),
     command=Command(positional=("name?",)),
 )
 def ws_status(ctx: Context, req: WsStatusRequest) -> WsStatus:
@@ -243,6 +288,8 @@ class WsInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     onto: str
     created_at: int
     env: dict[str, str]
+    how: str = "files"
+    sparse: list[str] = []
     beside: list[str] = []
     lfs: list[str] = []
     submodules: list[str] = []
@@ -262,7 +309,8 @@ def ws_info(ctx: Context, req: WsInfoRequest) -> WsInfo:
     store, ws = ctx.store, _named(ctx, req.name)
     return WsInfo(
         ws.name, ws.path, ws.agent, _state(ws), ws.base, ws.created_base, store.ref(ws.target), short_ref(ws.target),
-        ws.created_at, setup.variables(store, ws, setup.policy_of(store).workspace), ws.note.beside, ws.note.lfs,
+        ws.created_at, setup.variables(store, ws, setup.policy_of(store).workspace),
+        "overlay" if ws.note.overlay is not None else "files", ws.note.sparse, ws.note.beside, ws.note.lfs,
         ws.note.submodules, len(snapshot.listed(store, ws.name)),
     )  # fmt: skip
 
@@ -282,7 +330,14 @@ class WsDiffRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request=WsDiffRequest,
     response=difftext.Diff,
     summary="Show what a workspace changed against the commit it stands on",
-    errors=(NotFoundError, InvalidError, WorkspaceGoneError, WorkspaceDamagedError, BusyError),
+    errors=(
+        NotFoundError,
+        InvalidError,
+        WorkspaceGoneError,
+        WorkspaceDamagedError,
+        WorkspaceNotMountedError,
+        BusyError,
+    ),
     command=Command(positional=("name?",)),
 )
 def ws_diff(ctx: Context, req: WsDiffRequest) -> difftext.Diff:
@@ -345,7 +400,7 @@ class WsDeleteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request=WsDeleteRequest,
     response=removal.Deleted,
     summary="Delete a workspace that holds no unlanded work",
-    errors=(UnlandedWorkError, NotFoundError, InvalidError, BusyError),
+    errors=(UnlandedWorkError, NotFoundError, InvalidError, WorkspaceNotMountedError, BusyError),
     writes=True,
     command=Command(positional=("name",)),
 )

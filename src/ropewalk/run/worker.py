@@ -18,7 +18,7 @@ from ropewalk.run.lander import Lander
 from ropewalk.run.report import TaskReport
 from ropewalk.run.tasks import Task
 from ropewalk.store.store import Store
-from ropewalk.workspace import checkout, move, removal, state
+from ropewalk.workspace import checkout, move, removal, snapshot, state
 from ropewalk.workspace.landing import Wish
 
 MAX_TURNS, MAX_DEATHS = 3, 2
@@ -115,12 +115,25 @@ class _Job:
         head = self.store.ref(self.settings.ref)
         assert head is not None
         path = checkout.default_path(self.store, self.settings.data_home, self.name)
-        checkout.create(self.store, checkout.Asked(self.name, self.agent, head, self.settings.ref, path))
+        asked = checkout.Asked(self.name, self.agent, head, self.settings.ref, path, shared=self._folder())
+        checkout.create(self.store, asked)
+
+    def _folder(self, *parts: str) -> str:
+        """Gives a folder of what belongs to workspaces of the store."""
+        return os.path.join(self.settings.data_home, "ropewalk", self.store.format.id, *parts)
+
+    def _keep(self, why: str) -> None:
+        """Keeps what the workspace holds, in whatever state it is."""
+        try:
+            snapshot.take_held(self.store, self.name, self.agent, why)
+        except RopewalkError as error:
+            self._tell("snapshot_failed", reason=f"{error.code} {error.message}")
 
     def _agent(self, report: dict[str, Any] | None) -> None:
         """Runs one turn of the agent, again when its process was killed; `_Failed` when it says no."""
         while True:
             result = self._lane(report)
+            self._keep("when its agent ended")
             for name, count in result.usage.items():
                 self.usage[name] = self.usage.get(name, 0) + count
             self._tell("agent_ended", how=result.how, code=result.code, seconds=result.seconds, tools=result.tools)
@@ -138,7 +151,7 @@ class _Job:
                 # what a killed agent left half done is archived, and it starts anew
                 ws = state.need(self.store, self.name)
                 with state.held(self.store, self.name):
-                    removal.delete(self.store, ws, self.agent, force=True)
+                    removal.delete(self.store, ws, self.agent, force=True, bin=self._folder("trash"))
                 self._create()
 
     def _judge(self, result: LaneResult) -> None:
@@ -183,7 +196,7 @@ class _Job:
             message=self.task.title(),
             key=self.key,
             check=["/bin/sh", "-c", command] if command else [],
-            checks=os.path.join(self.settings.data_home, "ropewalk", self.store.format.id, "checks"),
+            checks=self._folder("checks"),
             check_seconds=self.settings.check_seconds,
             stop=self.worker.stop,
         )

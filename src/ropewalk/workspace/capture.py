@@ -13,26 +13,21 @@ import stat
 import time
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
-from zlib import crc32
 
-import msgspec
-
-from ropewalk.core.decoding import UNREADABLE
-from ropewalk.core.durable import write_all
 from ropewalk.core.errors import InvalidError, WorkspaceDamagedError
-from ropewalk.core.ids import EMPTY_TREE, check_path, path_bytes, path_text
+from ropewalk.core.ids import check_path, path_bytes, path_text
 from ropewalk.core.process import git_error
 from ropewalk.store import trees
 from ropewalk.store.loose import object_id
 from ropewalk.store.store import Store
 from ropewalk.store.trees import Entry
-from ropewalk.workspace import foreign, state
+from ropewalk.workspace import foreign, overlay, state, stats
 from ropewalk.workspace.files import Files
 from ropewalk.workspace.foreign import Staged
+from ropewalk.workspace.gitdir import covers
 from ropewalk.workspace.state import Workspace
+from ropewalk.workspace.stats import Seen, Stats
 
-# a clock of the kernel may lag behind ours by a tick, so what changed this close to a look is read again
-_RACY = 50_000_000
 _SECRETS = (
     ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.ppk", "*.kdbx", "id_rsa", "id_dsa",
     "id_ecdsa", "id_ed25519", "credentials.json", "credentials", "service-account*.json", "client_secret*.json",
@@ -40,18 +35,6 @@ _SECRETS = (
     "secrets.toml",
 )  # fmt: skip
 _SAMPLES = ("*.example", "*.sample", "*.template", "*.dist")
-
-Seen = tuple[int, int, int, int, int]
-"""Is what tells a touched file: size, mtime and ctime in nanoseconds, inode, mode."""
-
-
-class Stats(msgspec.Struct, frozen=True):
-    """Is when a workspace was looked at, the base's tree and entries, and the stat data of files that equalled it."""
-
-    at: int
-    tree: str
-    base: dict[bytes, Entry]
-    files: dict[bytes, Seen]
 
 
 class Captured(NamedTuple):
@@ -65,6 +48,8 @@ class Captured(NamedTuple):
     seen: Mapping[bytes, Seen]
     held_back: list[bytes]
     warnings: list[str]
+    hidden: Collection[bytes] = ()
+    """Is which paths sparse checkout keeps off the disk."""
 
 
 def is_secret(path: bytes) -> bool:
@@ -74,87 +59,15 @@ def is_secret(path: bytes) -> bool:
     return matches and not any(fnmatch.fnmatchcase(name, pattern) for pattern in _SAMPLES)
 
 
-def seen_of(found: os.stat_result) -> Seen:
-    """Gives what of a file's stat data tells that it was touched."""
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_mode
-
-
-def look(files: Files, tree: str, entries: dict[bytes, Entry]) -> Stats:
-    """Gives the stat data of files that were just written from the entries of a tree."""
-    at = time.time_ns()
-    found: dict[bytes, Seen] = {}
-    for path, entry in sorted(entries.items()):
-        there = files.stat(path)
-        if there is not None and entry[0] != trees.GITLINK:
-            found[path] = seen_of(there)
-    return Stats(at, tree, entries, found)
-
-
-def save_stats(store: Store, name: str, stats: Stats) -> None:
-    """Keeps stat data for the next capture."""
-    path = os.path.join(state.private(store, name), "stat")
-    fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        data = msgspec.msgpack.encode(stats)
-        write_all(fd, data + crc32(data).to_bytes(4, "big"))
-    finally:
-        os.close(fd)
-    os.rename(path + ".new", path)
-
-
-def sealed(path: str) -> bool:
-    """Says whether a file of stat data is whole."""
-    with open(path, "rb") as file:
-        data = file.read()
-    return crc32(data[:-4]).to_bytes(4, "big") == data[-4:]
-
-
-def _load_stats(store: Store, name: str) -> Stats:
-    try:
-        with open(os.path.join(state.private(store, name), "stat"), "rb") as file:
-            data = file.read()
-        # what is read here stands for files that nobody reads again, so a flipped byte would land
-        if crc32(data[:-4]).to_bytes(4, "big") == data[-4:]:
-            return msgspec.msgpack.decode(data[:-4], type=Stats)
-    except (OSError, *UNREADABLE):
-        pass
-    return Stats(0, "", {}, {})
-
-
-def all_entries(store: Store, tree: str) -> dict[bytes, Entry]:
-    """Gives every entry of a tree in git's order; for a large one a child of git is faster than we are."""
-    if tree == EMPTY_TREE:
-        return {}
-    out = store.git("ls-tree", "-r", "-z", "--full-tree", tree, timeout=600).out
-    found: dict[bytes, Entry] = {}
-    for row in out.split(b"\0")[:-1]:
-        head, _, path = row.partition(b"\t")
-        mode, _, oid = head.split(b" ")
-        found[path] = (mode, bytes.fromhex(oid.decode("ascii")))
-    return found
-
-
-def base_entries(store: Store, stats: Stats, tree: str) -> dict[bytes, Entry]:
-    """Gives the entries of a tree: those of the last look, with what changed from its tree to this one."""
-    if stats.tree == tree:
-        return stats.base
-    if not stats.tree or store.objects.find(stats.tree) is None:
-        return all_entries(store, tree)
-    entries = dict(stats.base)
-    for path, _, new in trees.diff(store.objects, stats.tree, tree):
-        if new is None:
-            entries.pop(path, None)
-        else:
-            entries[path] = new
-    return entries
-
-
 def capture(store: Store, ws: Workspace, *, allow: Collection[bytes] = (), write: bool = True) -> Captured:
     """Captures a workspace; with `write=False` nothing is written and the tree is `""`.
 
-    `allow` names new files that land though they look like secrets. `E_WORKSPACE_GONE` without its folder.
+    `allow` names new files that land though they look like secrets. `E_WORKSPACE_GONE` without its
+    folder, `E_WORKSPACE_NOT_MOUNTED` where its overlay can't be mounted.
     """
+    overlay.ensure(ws)
     with Files(ws.path) as files:
+        overlay.confirm(ws, files)
         return _Capture(store, ws, files, allow, write).run()
 
 
@@ -163,12 +76,13 @@ class _Capture:
         self.store, self.ws, self.files, self.allow, self.write = store, ws, files, allow, write
         self.objects = store.objects
         self.base_tree = store.objects.commit(ws.base).tree
-        self.old = _load_stats(store, ws.name)
-        self.base = base_entries(store, self.old, self.base_tree)
+        self.old = stats.load(os.path.join(state.private(store, ws.name), "stat"))
+        self.base = stats.base_entries(store, self.old, self.base_tree)
         self.stats: dict[bytes, Seen] = {}
         self.sizes: dict[bytes, int] = {}
         self.seen: dict[bytes, Seen] = {}
         self.warnings: list[str] = []
+        self.hidden: set[bytes] = set()
 
     def run(self) -> Captured:
         at = time.time_ns()
@@ -184,7 +98,7 @@ class _Capture:
                 continue
             if path not in self.base and not self._may_land(path, held):
                 continue
-            entry = self._entry(path, staged.get(path) if staged is not None else None)
+            entry = self._entry(path, staged.get(path) if staged is not None else None, staged is None)
             if entry is not None:
                 entries[path] = entry
         if not entries and self.base and self.files.stat(b".git") is None:
@@ -204,8 +118,9 @@ class _Capture:
                 edit.set(path, new)
             tree = edit.write() if changes else self.base_tree
             if self.stats != self.old.files or self.base_tree != self.old.tree:
-                save_stats(self.store, self.ws.name, Stats(at, self.base_tree, self.base, self.stats))
-        return Captured(tree, self.base_tree, entries, changes, self.sizes, self.seen, held, self.warnings)
+                stats.save(self.store, self.ws.name, Stats(at, self.base_tree, self.base, self.stats))
+        return Captured(tree, self.base_tree, entries, changes, self.sizes, self.seen, held, self.warnings,
+                        self.hidden)  # fmt: skip
 
     def _may_land(self, path: bytes, held: list[bytes]) -> bool:
         """Says whether a new path may be taken; not even the bytes of what looks like a secret are read."""
@@ -247,7 +162,7 @@ class _Capture:
                 self.warnings.append(f"not followed: {path_text(path[:-1])!r} is a repository of its own")
         return staged, tracked, others
 
-    def _entry(self, path: bytes, staged: Staged | None) -> Entry | None:
+    def _entry(self, path: bytes, staged: Staged | None, known_alone: bool) -> Entry | None:
         base = self.base.get(path)
         link = staged.entry if staged is not None and staged.entry[0] == trees.GITLINK else None
         if link is None and staged is None and base is not None and base[0] == trees.GITLINK:
@@ -256,8 +171,10 @@ class _Capture:
         if link is not None and (there is None or stat.S_ISDIR(there.st_mode)):
             return link
         if there is None:
-            return self._skipped(path, staged) if staged is not None and staged.skipped else None
-        self.sizes[path], self.seen[path] = there.st_size, seen_of(there)
+            # without a word of the agent's index, what the workspace was made to leave out is not deleted
+            left_out = staged.skipped if staged is not None else known_alone and not covers(self.ws.note.sparse, path)
+            return self._skipped(path, staged) if left_out else None
+        self.sizes[path], self.seen[path] = there.st_size, stats.seen_of(there)
         if stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode):
             return self._file(path, there, base)
         if not stat.S_ISDIR(there.st_mode):
@@ -267,7 +184,12 @@ class _Capture:
     def _file(self, path: bytes, there: os.stat_result, base: Entry | None) -> Entry | None:
         seen = self.seen[path]
         known = self.old.files.get(path)
-        if known == seen and seen[2] < self.old.at - _RACY and base is not None and self.old.base.get(path) == base:
+        if (
+            known == seen
+            and seen[2] < self.old.at - stats.RACY
+            and base is not None
+            and self.old.base.get(path) == base
+        ):
             self.stats[path] = seen
             return base
         if stat.S_ISLNK(there.st_mode):
@@ -288,10 +210,11 @@ class _Capture:
             self.objects.write("blob", data)
         return mode, raw
 
-    def _skipped(self, path: bytes, staged: Staged) -> Entry | None:
+    def _skipped(self, path: bytes, staged: Staged | None) -> Entry | None:
         """Gives the entry of a path that sparse checkout keeps off the disk: it is not deleted."""
+        self.hidden.add(path)
         base = self.base.get(path)
-        if staged.entry == base:
+        if staged is None or staged.entry == base:
             return base
         data = foreign.read_object(self.store, self.ws, staged.entry[1].hex(), "blob")
         if data is None:

@@ -16,7 +16,7 @@ from ropewalk.store import layout, repository
 from ropewalk.store.sources import Source
 from ropewalk.store.store import Store
 from ropewalk.store.verify import REPAIR, Finding
-from ropewalk.workspace import capture, checkout, state
+from ropewalk.workspace import gitdir, state, stats
 from ropewalk.workspace.state import Workspace
 
 _FIXED = ("HEAD", "config", "info/attributes", "objects/info/alternates")
@@ -73,10 +73,10 @@ def _of(store: Store, ws: Workspace) -> Iterator[_Flaw]:
     fresh = os.path.join(folder, f"check-{os.getpid()}")
 
     def whole() -> None:
-        checkout.make_private(store, ws.name, ws.base)
+        gitdir.make_private(store, ws)
 
     try:
-        checkout.write_git_dir(store, fresh, "private", ws.base, None)
+        gitdir.write_private(store, fresh, ws)
         for name in _FIXED:
             wanted, path = repository.read(os.path.join(fresh, name)) or b"", os.path.join(mine, name)
             if repository.read(path) != wanted:
@@ -86,7 +86,7 @@ def _of(store: Store, ws: Workspace) -> Iterator[_Flaw]:
                 yield _Flaw(os.path.relpath(path, store.layout.root), _writing(path, wanted))
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    for path, good in (os.path.join(mine, "index"), repository.sealed), (os.path.join(folder, "stat"), capture.sealed):
+    for path, good in (os.path.join(mine, "index"), repository.sealed), (os.path.join(folder, "stat"), stats.sealed):
         if os.path.exists(path) and not good(path):
             yield _Flaw(os.path.relpath(path, store.layout.root), _removing(path))
 

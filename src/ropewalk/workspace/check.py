@@ -21,7 +21,7 @@ from ropewalk.core.policy import Policy
 from ropewalk.core.process import clean_env
 from ropewalk.store.changes import digest
 from ropewalk.store.store import Store
-from ropewalk.workspace import checkout, setup
+from ropewalk.workspace import gitdir, setup
 from ropewalk.workspace.files import remove_tree
 from ropewalk.workspace.verdict import Command, Verdict
 
@@ -75,7 +75,7 @@ class Running:
         self._began = clock.monotonic()
         try:
             work = os.path.join(self.place, "tree")
-            checkout.populate_tree(store, work, tree)
+            gitdir.populate_tree(store, work, tree)
             setup.furnish(work, policy)
             self._began = clock.monotonic()
             # a file, not a pipe: a child that the check leaves behind may keep a pipe open for ever

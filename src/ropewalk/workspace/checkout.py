@@ -1,41 +1,48 @@
 """Making a workspace: an independent git repository whose objects come from the store through alternates.
 
-It has its own refs, index, configuration and stash, so that an agent may run any git command in it. Files are
-the blobs' bytes: attributes that would convert them are switched off for our git and for the agent's, so that
-line ends and LFS pointers stay as they are.
+It has its own refs, index, configuration and stash, so that an agent may run any git command in it. Its files are
+an overlay over a tree that others share, copies that share its blocks, or a checkout of their own.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import stat
+from typing import Literal
 
 import msgspec
 
 from ropewalk.core import clock
-from ropewalk.core.errors import InternalError, InvalidError, StoreCorruptError, UnsupportedError, os_error
+from ropewalk.core.errors import InvalidError, UnsupportedError, os_error
 from ropewalk.core.ids import path_bytes
 from ropewalk.core.policy import Policy
-from ropewalk.core.process import git_env, git_error, git_program, run
 from ropewalk.store import identity, layout, trees
 from ropewalk.store.layout import WORKSPACE_MARK, Mark
-from ropewalk.store.loose import LooseStore
-from ropewalk.store.objects import Person, commit_bytes
 from ropewalk.store.store import Store
-from ropewalk.workspace import capture, foreign, setup, state
-from ropewalk.workspace.files import Files
-from ropewalk.workspace.state import Note, Workspace
-
-_NO_WORK_TREE = ("invalid path", "name too long", "null sha1", "unable to create", "cannot create directory")
-"""Is what git says of trees that others made and no work tree can hold: names such as `.git`, links to nothing."""
-_ATTRIBUTES = "* -text -eol -crlf -ident -filter !working-tree-encoding\n"
-_CHECKOUT_SECONDS = 3600.0
-_NOBODY = Person(b"ropewalk", b"check@ropewalk.local", 0, b"+0000")
+from ropewalk.workspace import (
+    clones,
+    foreign,
+    gitdir,
+    mounts,
+    overlay,
+    setup,
+    shared,
+    special,
+    state,
+    stats,
+    submodules,
+)
+from ropewalk.workspace.files import Files, remove_tree
+from ropewalk.workspace.special import About
+from ropewalk.workspace.state import Note, Overlay, Workspace
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """Is what a new workspace is asked to be: ids are full, `path` is absolute, `rev` the revision as given."""
+    """Is what a new workspace is asked to be: ids are full, `path` is absolute, `rev` the revision as given.
+
+    `sparse` are the paths below which its files are on disk (none: all are), `shared` is the folder of trees that
+    workspaces share (none: it gets files of its own), `submodules` fills the folders of submodules.
+    """
 
     name: str
     agent: str
@@ -44,6 +51,10 @@ class Asked(msgspec.Struct, frozen=True):
     path: str
     rev: str | None = None
     policy: Policy = Policy()
+    sparse: tuple[str, ...] = ()
+    shared: str = ""
+    overlay: Literal["auto", "always", "never"] = "auto"
+    submodules: bool = False
 
 
 def default_path(store: Store, data_home: str, name: str) -> str:
@@ -59,8 +70,9 @@ def create(store: Store, asked: Asked) -> tuple[Workspace, bool]:
     state.check_name(asked.name)
     with state.held(store, asked.name):
         found = state.find(store, asked.name)
-        if found is not None and found.state == "ready" and os.path.isdir(found.path):
+        if found is not None and found.state == "ready" and (found.note.overlay or os.path.isdir(found.path)):
             _check_same(found, asked)
+            overlay.ensure(found)
             return found, False
         if found is None or found.state != "making" or found.path != asked.path:
             _check_vacant(store, asked)
@@ -75,14 +87,15 @@ def create(store: Store, asked: Asked) -> tuple[Workspace, bool]:
                     asked.agent,
                     clock.now(),
                     "making",
-                    Note(asked.rev),
+                    Note(asked.rev, sparse=list(asked.sparse)),
                 ),
                 record="ws_create",
                 actor=asked.agent,
             )
-        mark = layout.workspace_mark(found.path) if os.path.isdir(os.path.join(found.path, ".git")) else None
-        if mark is None or (mark.store, mark.workspace) != (store.layout.root, found.name):
-            found = _build(store, found)
+        if not _is_built(store, found):
+            found = _build(store, found, asked)
+        if asked.submodules:
+            store.warnings += submodules.fill(store, found, setup.operator_folder(store.layout.root))
         found = _furnish(store, found, asked.policy)
         return state.save(store, msgspec.structs.replace(found, state="ready")), True
 
@@ -101,6 +114,7 @@ def _furnish(store: Store, ws: Workspace, policy: Policy) -> Workspace:
         ws = state.save(store, msgspec.structs.replace(ws, note=msgspec.structs.replace(ws.note, beside=free)))
         with open(os.path.join(ws.path, ".git", "info", "exclude"), "ab") as file:
             file.write(foreign.rules(free))
+    store.warnings += special.warnings(ws)
     _, warnings = setup.furnish(ws.path, policy, ws.note.beside)
     store.warnings += warnings
     ws = setup.with_ports(store, ws, wanted.ports)
@@ -110,7 +124,12 @@ def _furnish(store: Store, ws: Workspace, policy: Policy) -> Workspace:
 
 
 def _check_same(found: Workspace, asked: Asked) -> None:
-    if found.path != asked.path or found.target != asked.target or found.note.asked != asked.rev:
+    if (
+        found.path != asked.path
+        or found.target != asked.target
+        or found.note.asked != asked.rev
+        or (found.note.sparse != list(asked.sparse))
+    ):
         raise InvalidError(
             f"there is a workspace {found.name!r} already, made with other options",
             hint="choose another name, or delete it with `rw ws delete`",
@@ -137,143 +156,133 @@ def _existing(path: str) -> str:
     return path
 
 
-def _build(store: Store, ws: Workspace) -> Workspace:
+def _is_built(store: Store, ws: Workspace) -> bool:
+    """Says whether the folder of a workspace in the making is whole; its mark is the last thing that it gets."""
+    if ws.note.overlay is not None and mounts.upper_at(ws.path) != overlay.layers(ws).upper:
+        return False
+    mark = layout.workspace_mark(ws.path) if os.path.isdir(os.path.join(ws.path, ".git")) else None
+    return mark is not None and (mark.store, mark.workspace) == (store.layout.root, ws.name)
+
+
+def _build(store: Store, ws: Workspace, asked: Asked) -> Workspace:
+    """Builds the folder: as an overlay, as copies that share blocks, or as a checkout of its own."""
+    try:
+        if asked.shared:
+            fence_above(asked)
+        how = _way(store, ws, asked)
+        made = _build_overlay(store, ws, asked) if how == "overlay" else None
+        if made is None and asked.overlay == "always":
+            raise UnsupportedError(
+                "an overlay can't be mounted here",
+                hint="only root can, outside of user namespaces, on a whole tree; leave --overlay out",
+            )
+        return made or _build_files(store, ws, asked, copies=how == "copies")
+    except OSError as error:
+        raise os_error(error, "making the workspace") from None
+
+
+def fence_above(asked: Asked) -> None:
+    """Puts above all workspaces of a store what stops a git whose own repository is gone (finding A4)."""
+    if (asked.path + "/").startswith(asked.shared + "/"):
+        overlay.fence(asked.shared)
+
+
+def _way(store: Store, ws: Workspace, asked: Asked) -> Literal["overlay", "copies", "checkout"]:
+    """Says how a workspace is made; a small tree is not worth what an overlay needs after a reboot."""
+    if not asked.shared or ws.note.sparse:
+        return "checkout"
+    tree = store.objects.commit(ws.base).tree
+    there = asked.overlay == "always" or os.path.isdir(shared.at(asked.shared, tree).place)
+    if not there and len(stats.all_entries(store, tree)) < shared.WORTH:
+        return "checkout"
+    os.makedirs(asked.shared, exist_ok=True)
+    if asked.overlay != "never" and mounts.is_sound(asked.shared):
+        return "overlay"
+    os.makedirs(os.path.dirname(ws.path), exist_ok=True)
+    return "copies" if clones.can_share(asked.shared, os.path.dirname(ws.path)) else "checkout"
+
+
+def _build_overlay(store: Store, ws: Workspace, asked: Asked) -> Workspace | None:
+    """Makes the workspace's own layer and mounts it; None where the kernel refuses."""
+    base = shared.get(store, asked.shared, ws.base)
+    tree = os.path.basename(base.place)
+    over = ws.note.overlay or Overlay(tree, asked.shared, os.urandom(16).hex())
+    made = msgspec.structs.replace(ws, note=msgspec.structs.replace(ws.note, overlay=over))
+    if not overlay.layers(made).usable():
+        return None
+    # its row names the shared tree before it uses it, so that nobody sweeps it away
+    state.save(store, made)
+    overlay.remove(made)
+    base = shared.get(store, asked.shared, ws.base)
+    made = _told(made, shared.about(base))
+    layers = overlay.layers(made)
+    dot = os.path.join(layers.upper, ".git")
+    os.makedirs(os.path.dirname(layers.work), mode=0o700, exist_ok=True)
+    os.mkdir(layers.work)
+    gitdir.write_git_dir(store, dot, ws.name, ws.base, identity.person(store.layout, ws.agent, clock.now()))
+    gitdir.write_file(os.path.join(layers.upper, overlay.NONCE), over.nonce.encode("ascii"))
+    _write_mark(store, made, dot)
+    gitdir.make_private(store, made)
+    for source, target in (base.git_index, os.path.join(state.git_dir(store, ws.name), "index")), (
+        base.stat, os.path.join(state.private(store, ws.name), "stat")
+    ):  # fmt: skip
+        _link(source, target)
+    if overlay.mount(made):
+        return made
+    overlay.remove(made)
+    remove_tree(made.path)
+    return None
+
+
+def _link(source: str, target: str) -> None:
+    """Gives a file of ours a second name, or copies it; each is replaced and never written into."""
+    if os.path.lexists(target):
+        os.unlink(target)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _build_files(store: Store, ws: Workspace, asked: Asked, *, copies: bool) -> Workspace:
     """Builds the folder beside its place and puts it there by one rename."""
     above, last = os.path.split(ws.path)
     part = os.path.join(above, f".{last}.new-{os.getpid()}")
+    ws = msgspec.structs.replace(ws, note=msgspec.structs.replace(ws.note, overlay=None))
     try:
         os.makedirs(above, exist_ok=True)
         for name in os.listdir(above):
             # the lock is ours, so a half-made folder of this workspace belongs to nobody
             if name.startswith(f".{last}.new-"):
                 shutil.rmtree(os.path.join(above, name))
-        populate(store, part, ws.base, ws.name, identity.person(store.layout, ws.agent, clock.now()))
-        filemode = _has_modes(os.path.join(part, ".git", "rw-probe"))
-        mark = Mark(store.layout.root, ws.name, ws.agent)
-        _write(os.path.join(part, ".git", WORKSPACE_MARK), msgspec.json.encode(mark))
-        make_private(store, ws.name, ws.base)
-        shutil.copyfile(os.path.join(part, ".git", "index"), os.path.join(state.git_dir(store, ws.name), "index"))
+        person = identity.person(store.layout, ws.agent, clock.now())
+        if copies:
+            entries = clones.populate(store, shared.get(store, asked.shared, ws.base), part, ws, person)
+        else:
+            gitdir.populate(store, part, ws.base, ws.name, person, ws.note.sparse)
+            entries = stats.all_entries(store, store.objects.commit(ws.base).tree)
+        filemode = gitdir.has_modes(os.path.join(part, ".git", "rw-probe"))
         with Files(part) as files:
-            tree = store.objects.commit(ws.base).tree
-            entries = capture.all_entries(store, tree)
-            capture.save_stats(store, ws.name, capture.look(files, tree, entries))
+            found = stats.look(files, store.objects.commit(ws.base).tree, entries)
+        ws = _told(ws, special.about(store, found))
+        ws = msgspec.structs.replace(ws, note=msgspec.structs.replace(ws.note, filemode=filemode))
+        _write_mark(store, ws, os.path.join(part, ".git"))
+        gitdir.make_private(store, ws)
+        shutil.copyfile(os.path.join(part, ".git", "index"), os.path.join(state.git_dir(store, ws.name), "index"))
+        stats.save(store, ws.name, found)
         os.rename(part, ws.path)
-    except OSError as error:
-        raise os_error(error, "making the workspace") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return msgspec.structs.replace(ws, note=msgspec.structs.replace(ws.note, filemode=filemode))
+    # before anything else is done, so that a creation that is killed now finds what is known of the tree
+    return state.save(store, ws)
 
 
-def populate(store: Store, folder: str, commit: str, branch: str, person: Person) -> None:
-    """Makes a repository at a new folder with `branch` at a commit of the store, checked out."""
-    write_git_dir(store, os.path.join(folder, ".git"), branch, commit, person)
-    _read_tree(store, folder, commit)
+def _write_mark(store: Store, ws: Workspace, dot: str) -> None:
+    mark = Mark(store.layout.root, ws.name, ws.agent)
+    gitdir.write_file(os.path.join(dot, WORKSPACE_MARK), msgspec.json.encode(mark))
 
 
-def _read_tree(store: Store, folder: str, commit: str) -> None:
-    store.objects.spill()
-    done = run(
-        [git_program(), f"--git-dir={os.path.join(folder, '.git')}", "read-tree", "--reset", "-u", commit],
-        env=git_env({"GIT_WORK_TREE": folder}),
-        cwd=folder,
-        timeout=_CHECKOUT_SECONDS,
-    )
-    if done.code:
-        error = git_error("read-tree", done)
-        if not isinstance(error, InternalError):
-            raise error
-        words = done.err.decode("utf-8", "replace").strip()
-        if "unable to read" in words or "corrupt" in words:
-            raise StoreCorruptError(f"the checkout failed: {error.message}")
-        if any(sign in words for sign in _NO_WORK_TREE):
-            raise UnsupportedError(
-                f"this tree can't be on disk: {words[:500]}",
-                hint="read it with `rw ls` and `rw cat`, or start at a commit without that path",
-            )
-        raise error
-
-
-def populate_tree(store: Store, folder: str, tree: str) -> str:
-    """Makes a repository at a new folder whose one commit is a tree of the store; gives the commit's id.
-
-    The commit is the same for a tree whoever makes it and whenever, and is in the new repository alone.
-    """
-    git_dir = os.path.join(folder, ".git")
-    own = LooseStore(os.path.join(git_dir, "objects"))
-    made = own.make("commit", commit_bytes(tree, (), _NOBODY, _NOBODY, b"The tree under check\n"))
-    write_git_dir(store, git_dir, "check", made.id, _NOBODY)
-    own.put(made.id, made.packed)
-    _read_tree(store, folder, made.id)
-    return made.id
-
-
-def write_git_dir(store: Store, git_dir: str, branch: str, commit: str, person: Person | None) -> None:
-    """Writes a git directory by hand, which costs no process: HEAD, one branch, configuration, alternates."""
-    for folder in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "info"):
-        os.makedirs(os.path.join(git_dir, folder))
-    lines = ["[core]", "\trepositoryformatversion = 0", "\tfilemode = true", "\tbare = false",
-             "\tlogallrefupdates = true", "\tautocrlf = false", "\tsafecrlf = false", "[gc]", "\tauto = 0",
-             "[maintenance]", "\tauto = false", "[commit]", "\tgpgsign = false"]  # fmt: skip
-    if person is not None:
-        lines += ["[user]", f"\tname = {_value(person.name)}", f"\temail = {_value(person.mail)}"]
-    for name, text in {
-        "HEAD": f"ref: refs/heads/{branch}\n",
-        "config": "\n".join(lines) + "\n",
-        f"refs/heads/{branch}": f"{commit}\n",
-        "info/attributes": _ATTRIBUTES,
-        "info/exclude": "",
-        "objects/info/alternates": _alternate(_objects(store, git_dir)),
-    }.items():
-        _write(os.path.join(git_dir, name), os.fsencode(text))
-    try:
-        shutil.copyfile(os.path.join(store.layout.repo, "shallow"), os.path.join(git_dir, "shallow"))
-    except FileNotFoundError:
-        pass
-
-
-def _objects(store: Store, git_dir: str) -> str:
-    """Gives the store's objects folder; below the store itself by a relative path, so that a store can be moved."""
-    objects = os.path.join(store.layout.repo, "objects")
-    if git_dir.startswith(store.layout.root + os.sep):
-        return os.path.relpath(objects, os.path.join(git_dir, "objects"))
-    return objects
-
-
-def make_private(store: Store, name: str, commit: str) -> None:
-    """Makes our own git directory for a workspace anew."""
-    mine = state.git_dir(store, name)
-    shutil.rmtree(mine, ignore_errors=True)
-    write_git_dir(store, mine, "private", commit, None)
-
-
-def _has_modes(probe: str) -> bool:
-    """Says whether the file system keeps exec bits."""
-    _write(probe, b"")
-    try:
-        modes = []
-        for mode in (0o644, 0o755):
-            os.chmod(probe, mode)
-            modes.append(bool(os.stat(probe).st_mode & stat.S_IXUSR))
-        return modes == [False, True]
-    finally:
-        os.unlink(probe)
-
-
-def _value(text: bytes) -> str:
-    inner = text.decode("utf-8", "surrogateescape").replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{inner}"'
-
-
-def _alternate(path: str) -> str:
-    if path.startswith(('"', "#")) or "\n" in path:
-        path = '"' + path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-    return path + "\n"
-
-
-def _write(path: str, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        os.write(fd, data)
-    finally:
-        os.close(fd)
+def _told(ws: Workspace, about: About) -> Workspace:
+    """Gives a workspace with what its tree holds that is not what it seems."""
+    note = msgspec.structs.replace(ws.note, lfs=about.lfs, submodules=about.submodules)
+    return msgspec.structs.replace(ws, note=note)

@@ -16,7 +16,7 @@ from ropewalk.store import changes, guard, land
 from ropewalk.store.land import Answering, Landed
 from ropewalk.store.spool import LandRequest
 from ropewalk.store.store import Store
-from ropewalk.workspace import capture, drive, foreign, move, setup, state
+from ropewalk.workspace import capture, drive, foreign, move, setup, special, state
 from ropewalk.workspace.capture import Captured
 from ropewalk.workspace.files import Files
 from ropewalk.workspace.state import Pending, Workspace
@@ -62,7 +62,7 @@ def land_workspace(store: Store, ws: Workspace, wish: Wish, tell: Callable[[str]
     digest = changes.digest("ws_land", ws.name, ws.created_at, wish.agent)
     again = store.replay("land", wish.key, digest)
     if again is not None:
-        store.flush(again.op)
+        store.vouch(again.op)
         first = msgspec.json.decode(again.result, type=Landed)
         return Outcome(msgspec.structs.replace(first, status="replayed"), None, [], ws, [])
     if left := move.marked(ws):
@@ -118,6 +118,8 @@ def _short(ws: Workspace) -> str:
 def _pending(store: Store, ws: Workspace, wish: Wish, now: Captured) -> Workspace:
     """Gives the workspace with a changeset of what was captured; the one of an earlier try serves again."""
     message = _message(store, ws, wish.message)
+    allowed = setup.policy_of(store).workspace.filters
+    now.warnings.extend(special.check_filters(store, ws, now.entries, now.changes, allowed))
     pending = ws.note.pending
     if pending is not None and (pending.tree, pending.parent, pending.message) == (now.tree, ws.base, message.decode()):
         store.objects.take_new()

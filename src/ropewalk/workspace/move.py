@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from ropewalk.core.errors import ConflictError, NotFoundError, os_error
+from ropewalk.core.errors import ConflictError, InvalidError, NotFoundError, os_error
 from ropewalk.core.ids import path_bytes, path_text, short_ref
 from ropewalk.core.process import git_error
 from ropewalk.store import lineage, merge, report, trees
+from ropewalk.store.land import Answering
 from ropewalk.store.store import Store
 from ropewalk.store.trees import Change
-from ropewalk.workspace import capture, foreign, snapshot, state
+from ropewalk.workspace import capture, foreign, overlay, snapshot, state, stats
 from ropewalk.workspace.capture import Captured
 from ropewalk.workspace.files import Files
-from ropewalk.workspace.state import Workspace
+from ropewalk.workspace.gitdir import covers
+from ropewalk.workspace.state import Note, Workspace
 
 KEPT = b".git/ropewalk-kept"
 OURS, BASE, THEIRS = b"<<<<<<< this workspace", b"||||||| base", b">>>>>>> "
@@ -84,9 +86,13 @@ def _untouched(ws: Workspace, now: Captured, store: Store, landed: str) -> bool:
         return not _touched(files, now, todo)
 
 
-def _standing(ws: Workspace, base: str, conflicts: Sequence[str] = (), theirs: str | None = None) -> Workspace:
-    note = msgspec.structs.replace(ws.note, pending=None, conflicts=list(conflicts), theirs=theirs)
-    return msgspec.structs.replace(ws, base=base, note=note)
+def _standing(ws: Workspace, base: str) -> Workspace:
+    return msgspec.structs.replace(ws, base=base, note=_settled(ws.note))
+
+
+def _settled(note: Note) -> Note:
+    """Gives a note without a land in progress and without conflicts."""
+    return msgspec.structs.replace(note, pending=None, conflicts=[], theirs=None, ours=None, common=None)
 
 
 def rebase(store: Store, ws: Workspace, ref: str, agent: str) -> Rebased:
@@ -108,11 +114,7 @@ def rebase(store: Store, ws: Workspace, ref: str, agent: str) -> Rebased:
     now = capture.capture(store, ws)
     start = lineage.find_base(store, ref, target, ws.base, allow_reland=True).commit
     head_tree = objects.commit(target).tree
-    merged = merge.merge(objects, objects.commit(start).tree, now.tree, head_tree)
-    if not merged.clean:
-        from ropewalk.store.structure.chance import second_chance
-
-        merged = second_chance(store, merged)
+    merged = _merged(store, objects.commit(start).tree, now.tree, head_tree)
     if merged.clean:
         bring(store, ws, now, merged.tree, target)
         objects.take_new()
@@ -133,10 +135,62 @@ def rebase(store: Store, ws: Workspace, ref: str, agent: str) -> Rebased:
         )
         edit.set(conflict.path, (entry[0], bytes.fromhex(objects.write("blob", text))))
     shown = edit.write() if merged.conflicts else merged.tree
-    bring(store, ws, now, shown, target)
+    bring(store, ws, now, shown, target, {conflict.path for conflict in merged.conflicts})
     objects.take_new()
     paths = [path_text(c.path) for c in merged.conflicts]
-    return Rebased(state.save(store, _standing(ws, target, paths, target)), built, len(now.changes))
+    note = msgspec.structs.replace(
+        _settled(ws.note), conflicts=paths, theirs=target, ours=before, common=objects.commit(start).tree
+    )
+    ws = state.save(store, msgspec.structs.replace(ws, base=target, note=note))
+    return Rebased(ws, built, len(now.changes))
+
+
+def resolve(store: Store, ws: Workspace, answering: Answering, agent: str) -> tuple[Workspace, list[bytes]]:
+    """Answers conflicts that a rebase left in a workspace's files; gives it and the paths that were written.
+
+    Paths without an answer stay as they are, and what the files held before is a snapshot. `E_INVALID` when nothing
+    is in conflict or the answer was made for another head.
+    """
+    note, resolution = ws.note, answering.resolution
+    if not note.conflicts or note.theirs is None or note.ours is None or note.common is None:
+        raise InvalidError(
+            f"nothing is in conflict in {ws.name}",
+            hint="`rw ws rebase` brings in what others landed",
+            workspace=ws.name,
+        )
+    if resolution.against != note.theirs:
+        raise InvalidError(
+            f"the resolution is against {resolution.against[:12]}, and the conflict with {note.theirs[:12]}",
+            hint="answer the report of the last `rw ws rebase`",
+            against=note.theirs,
+        )
+    objects = store.objects
+    objects.take_new()
+    merged = _merged(store, note.common, objects.commit(note.ours).tree, objects.commit(note.theirs).tree)
+    tree, decided = report.apply(store, merged, resolution, answering.read_file)
+    now = capture.capture(store, ws)
+    snapshot.take(store, ws, agent, "before a resolution", now)
+    edit = trees.Edit(objects, now.tree)
+    paths = {*decided, *(change.path for change in trees.diff(objects, merged.tree, tree))}
+    for path in sorted(paths):
+        entry = trees.lookup(objects, tree, path)
+        if entry is None or entry[0] != trees.TREE:
+            edit.set(path, entry)
+    bring(store, ws, now, edit.write(), ws.base, paths)
+    objects.take_new()
+    left = [text for text in note.conflicts if path_bytes(text) not in paths]
+    note = msgspec.structs.replace(note, conflicts=left) if left else _settled(note)
+    return state.save(store, msgspec.structs.replace(ws, note=note)), sorted(paths)
+
+
+def _merged(store: Store, base: str, ours: str, theirs: str) -> merge.Merged:
+    """Merges three trees, with the second chance for files in conflict."""
+    merged = merge.merge(store.objects, base, ours, theirs)
+    if merged.clean:
+        return merged
+    from ropewalk.store.structure.chance import second_chance
+
+    return second_chance(store, merged)
 
 
 def discard(store: Store, ws: Workspace, agent: str, paths: Sequence[bytes]) -> tuple[list[bytes], str | None]:
@@ -158,8 +212,7 @@ def discard(store: Store, ws: Workspace, agent: str, paths: Sequence[bytes]) -> 
     tree = edit.write() if todo else now.tree
     bring(store, ws, now, tree, ws.base)
     store.objects.take_new()
-    note = msgspec.structs.replace(ws.note, pending=None, conflicts=[], theirs=None)
-    state.save(store, msgspec.structs.replace(ws, note=note) if tree == now.base_tree else ws)
+    state.save(store, msgspec.structs.replace(ws, note=_settled(ws.note)) if tree == now.base_tree else ws)
     return [change.path for change in todo], kept
 
 
@@ -177,6 +230,7 @@ def marked(ws: Workspace) -> list[str]:
     if not ws.note.conflicts:
         return []
     found = []
+    overlay.ensure(ws)
     with Files(ws.path) as files:
         for text in ws.note.conflicts:
             lines = (files.read(path_bytes(text), 64 << 20) or b"").splitlines()
@@ -196,14 +250,21 @@ def unresolved(ws: Workspace, paths: list[str]) -> ConflictError:
     )
 
 
-def bring(store: Store, ws: Workspace, now: Captured, tree: str, head: str) -> None:
+def bring(store: Store, ws: Workspace, now: Captured, tree: str, head: str, shown: Collection[bytes] = ()) -> None:
     """Makes a workspace's files those of a tree, and its HEAD and index those of a commit.
+
+    What sparse checkout keeps off the disk stays off it, but for the paths in `shown`.
 
     `now` is what the files are. A file that is in the way of a new one, because it was ignored or held back,
     is moved to `.git/ropewalk-kept` and named in a warning.
     """
     todo = trees.diff(store.objects, now.tree, tree)
+    overlay.ensure(ws)
     with Files(ws.path) as files:
+        overlay.confirm(ws, files)
+        gone = {change.path for change in todo if change.new is None}
+        hidden = {c.path for c in todo if _is_hidden(ws, files, now, c)}.union(now.hidden).difference(shown)
+        todo = [change for change in todo if change.path not in hidden]
         for path in _touched(files, now, todo):
             raise ConflictError(
                 f"{path_text(path)!r} was edited while the workspace was being moved",
@@ -220,8 +281,15 @@ def bring(store: Store, ws: Workspace, now: Captured, tree: str, head: str) -> N
                 found = next(contents) if change.new[0] != trees.GITLINK else ("", b"")
                 if found is None:
                     raise NotFoundError(f"there is no object {change.new[1].hex()}", object=change.new[1].hex())
-                _put(store, files, change, found[1])
-        _set_head(store, ws, files, head)
+                put(store, files, change, found[1])
+        _set_head(store, ws, files, head, sorted(hidden - gone))
+
+
+def _is_hidden(ws: Workspace, files: Files, now: Captured, change: Change) -> bool:
+    """Says whether sparse checkout keeps a path off the disk."""
+    if change.path in now.hidden:
+        return True
+    return change.old is None and not covers(ws.note.sparse, change.path) and files.stat(change.path) is None
 
 
 def _touched(files: Files, now: Captured, todo: Sequence[Change]) -> list[bytes]:
@@ -231,12 +299,13 @@ def _touched(files: Files, now: Captured, todo: Sequence[Change]) -> list[bytes]
         seen = now.seen.get(change.path)
         if seen is not None and change.old is not None:
             there = files.stat(change.path)
-            if there is None or capture.seen_of(there) != seen:
+            if there is None or stats.seen_of(there) != seen:
                 found.append(change.path)
     return found
 
 
-def _put(store: Store, files: Files, change: Change, data: bytes) -> None:
+def put(store: Store, files: Files, change: Change, data: bytes) -> None:
+    """Makes a path of a workspace what a change says; what is in the way of it is kept aside."""
     path, old, new = change
     assert new is not None
     parts = path.split(b"/")
@@ -264,7 +333,7 @@ def _aside(store: Store, files: Files, path: bytes) -> None:
     store.warnings.append(f"{path_text(path)!r} was in the way of a file that landed; it is kept as {path_text(kept)}")
 
 
-def _set_head(store: Store, ws: Workspace, files: Files, head: str) -> None:
+def _set_head(store: Store, ws: Workspace, files: Files, head: str, hidden: Sequence[bytes]) -> None:
     """Points the workspace's branch, HEAD and index at a commit; its index comes from our own git directory."""
     mine = state.git_dir(store, ws.name)
     index = os.path.join(mine, "index")
@@ -275,6 +344,9 @@ def _set_head(store: Store, ws: Workspace, files: Files, head: str) -> None:
         done = state.private_git(store, ws, "read-tree", "--reset", head, timeout=600)
     if done.code:
         raise git_error("read-tree", done)
+    if hidden:
+        rows = b"\0".join(hidden) + b"\0"
+        state.private_git(store, ws, "update-index", "--skip-worktree", "-z", "--stdin", stdin=rows)
     state.private_git(store, ws, "update-index", "-q", "--refresh", "--ignore-submodules", timeout=600)
     try:
         with open(index, "rb") as file:

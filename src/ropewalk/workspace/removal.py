@@ -10,7 +10,7 @@ import msgspec
 from ropewalk.core.errors import UnlandedWorkError, WorkspaceDamagedError, WorkspaceGoneError, os_error
 from ropewalk.core.ids import path_text
 from ropewalk.store.store import Store
-from ropewalk.workspace import capture, foreign, move, snapshot, state, trash
+from ropewalk.workspace import capture, foreign, move, overlay, shared, snapshot, state, trash
 from ropewalk.workspace.capture import Captured
 from ropewalk.workspace.files import Files, remove_tree
 from ropewalk.workspace.state import Workspace
@@ -52,14 +52,18 @@ def delete(store: Store, ws: Workspace, agent: str, *, force: bool, bin: str | N
         except (WorkspaceGoneError, WorkspaceDamagedError):
             pass  # nothing is left that could be lost
         ws = state.save(store, msgspec.structs.replace(ws, state="removing"))
+    overlay.unmount(ws, force=force)
     trashed = trash.put(store, ws, bin) if bin is not None else None
     _remove(ws.path)
+    overlay.remove(ws)
     shutil.rmtree(state.git_dir(store, ws.name), ignore_errors=True)
     try:
         os.unlink(os.path.join(state.private(store, ws.name), "stat"))
     except FileNotFoundError:
         pass
     state.forget(store, ws.name, agent)
+    if ws.note.overlay is not None:
+        shared.sweep(store, ws.note.overlay.folder, trash.shared_trees(bin) if bin is not None else ())
     changeset, ref = archived or (None, None)
     return Deleted(ws.name, changeset, ref, lost, trashed)
 

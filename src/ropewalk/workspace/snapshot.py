@@ -11,6 +11,13 @@ from collections.abc import Sequence
 import msgspec
 
 from ropewalk.core import clock
+from ropewalk.core.errors import (
+    BusyError,
+    NotFoundError,
+    WorkspaceDamagedError,
+    WorkspaceGoneError,
+    WorkspaceNotMountedError,
+)
 from ropewalk.store import changes, refs
 from ropewalk.store.oplog import Move
 from ropewalk.store.store import Store
@@ -58,6 +65,34 @@ def take(store: Store, ws: Workspace, agent: str, why: str, now: Captured | None
     old = [Move(ref, oid, None) for ref, oid in aged if store.objects.commit(oid).committer.at < day]
     message = f"Snapshot of the workspace {ws.name} {why}\n"
     return keep(store, ws, agent, now, prefix, message, "ws_snapshot", old)[1]
+
+
+class Interval:
+    """Takes snapshots of a workspace at intervals; whoever watches over it asks again and again."""
+
+    def __init__(self, name: str, agent: str, seconds: float) -> None:
+        """Starts the first interval."""
+        self._name, self._agent, self._seconds = name, agent, seconds
+        self._next = clock.monotonic() + seconds
+
+    def take(self, store: Store) -> str | None:
+        """Takes one when the interval is over and nobody works on the workspace; gives its ref."""
+        if clock.monotonic() < self._next:
+            return None
+        self._next = clock.monotonic() + self._seconds
+        try:
+            return take_held(store, self._name, self._agent, "while its agent works")
+        except BusyError:
+            return None
+
+
+def take_held(store: Store, name: str, agent: str, why: str) -> str | None:
+    """Takes one of a workspace that the caller does not hold; None also for one that is gone or damaged."""
+    with state.held(store, name):
+        try:
+            return take(store, state.need(store, name), agent, why)
+        except (WorkspaceGoneError, WorkspaceDamagedError, WorkspaceNotMountedError, NotFoundError):
+            return None
 
 
 def keep(

@@ -32,11 +32,20 @@ class Pending(msgspec.Struct, frozen=True):
     message: str
 
 
+class Overlay(msgspec.Struct, frozen=True):
+    """Is where the layers of an overlay workspace are: the id of the shared tree below, the folder of both, a nonce."""
+
+    tree: str
+    folder: str
+    nonce: str
+
+
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is what else is kept of a workspace.
 
-    The revision asked for, a land in progress, paths in conflict, what its setup put beside the tree, its ports,
-    which files are pointers of LFS, and which folders are submodules.
+    The revision asked for, a land in progress, paths in conflict with the three commits of their merge, what its
+    setup put beside the tree, its ports, which files are pointers of LFS, which folders are submodules, below which
+    paths its files are on disk (none: all are), and its layers, if it is an overlay.
     """
 
     asked: str | None = None
@@ -44,11 +53,15 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     pending: Pending | None = None
     conflicts: list[str] = []
     theirs: str | None = None
+    ours: str | None = None
+    common: str | None = None
     beside: list[str] = []
     port: int | None = None
     ports: int = 0
     lfs: list[str] = []
     submodules: list[str] = []
+    sparse: list[str] = []
+    overlay: Overlay | None = None
 
 
 class Workspace(msgspec.Struct, frozen=True):

@@ -10,14 +10,14 @@ import msgspec
 from ropewalk.core import clock
 from ropewalk.core.errors import InvalidError, NotFoundError, os_error
 from ropewalk.store.store import Store
-from ropewalk.workspace import checkout, state
+from ropewalk.workspace import gitdir, overlay, state
 from ropewalk.workspace.files import remove_tree
 from ropewalk.workspace.state import Workspace
 
 TERM = 14 * 24 * 3600
 """How long a deleted workspace's folder is kept, in seconds."""
 
-_ABOUT, _TREE = "about.json", "tree"
+_ABOUT, _TREE, _LAYERS = "about.json", "tree", "layers"
 
 
 class Trashed(msgspec.Struct, frozen=True):
@@ -29,15 +29,26 @@ class Trashed(msgspec.Struct, frozen=True):
 
 
 def put(store: Store, ws: Workspace, folder: str) -> str | None:
-    """Moves a workspace's folder into the trash; gives its name there, None when it lies on another disk."""
+    """Moves a workspace's folder, or its unmounted layers, into the trash; gives its name there.
+
+    It is None when the trash lies on another disk.
+    """
     at = clock.now()
     name = f"{at}-{ws.name}"
+    number = 1
+    while os.path.lexists(os.path.join(folder, name)):
+        # one of this name was deleted in this second; the caller's hold on the name makes the next number ours
+        number += 1
+        name = f"{at}-{ws.name}-{number}"
     place = os.path.join(folder, name)
     try:
-        os.makedirs(place, mode=0o700, exist_ok=True)
+        os.makedirs(place, mode=0o700)
         with open(os.path.join(place, _ABOUT), "wb") as file:
             file.write(msgspec.json.encode(Trashed(name, at, ws)))
-        os.rename(ws.path, os.path.join(place, _TREE))
+        if ws.note.overlay is None:
+            os.rename(ws.path, os.path.join(place, _TREE))
+        else:
+            os.rename(overlay.own(ws.note.overlay, ws.name), os.path.join(place, _LAYERS))
         return name
     except FileNotFoundError:
         remove_tree(place)
@@ -82,13 +93,24 @@ def restore(store: Store, folder: str, one: Trashed, agent: str) -> Workspace:
         place = os.path.join(folder, one.id)
         try:
             os.makedirs(os.path.dirname(ws.path), exist_ok=True)
-            os.rename(os.path.join(place, _TREE), ws.path)
+            if ws.note.overlay is None:
+                os.rename(os.path.join(place, _TREE), ws.path)
+            else:
+                mine = overlay.own(ws.note.overlay, ws.name)
+                os.makedirs(os.path.dirname(mine), exist_ok=True)
+                os.rename(os.path.join(place, _LAYERS), mine)
         except OSError as error:
             raise os_error(error, "bringing the workspace back") from None
-        checkout.make_private(store, ws.name, ws.base)
+        gitdir.make_private(store, ws)
         ws = state.save(store, msgspec.structs.replace(ws, state="ready"), record="ws_restore", actor=agent)
+        overlay.ensure(ws)
         remove_tree(place)
         return ws
+
+
+def shared_trees(folder: str) -> set[str]:
+    """Gives the ids of the shared trees on which something in the trash stands."""
+    return {one.workspace.note.overlay.tree for one in listed(folder) if one.workspace.note.overlay is not None}
 
 
 def empty(folder: str, older_than: int = 0) -> list[str]:
