@@ -228,7 +228,7 @@ def commit(
     request = digest(agent, message, plain, parent, ref)
     again = store.replay("commit", key, request)
     if again is not None:
-        store.flush(again.op)
+        store.vouch(again.op)
         return msgspec.structs.replace(msgspec.json.decode(again.result, type=Committed), replayed=True)
     if ref is not None:
         adoption.adopt(store, ref)

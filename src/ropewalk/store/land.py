@@ -8,7 +8,8 @@ transaction and one flush. What only merge-ort can decide is merged outside the 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
@@ -123,30 +124,41 @@ def land(
     attempts = 0
     _take_in(store, req)
     try:
-        _check_replay(store, req)  # what is done already need not wait for the lock
-        if answering is not None:
-            prepared, attempts = _outside(store, req, answering), 1
-        while True:
-            try:
-                result = _publish(store, req, prepared, attempts, answering)
-                _warn(store, result)
-                return result
-            except _NeedsOrt:
-                if attempts >= max_attempts:
-                    raise CasRetryExhaustedError(
-                        f"{short_ref(req.ref)} moved during each of {attempts} merges", attempts=attempts
-                    ) from None
-                prepared, attempts = _outside(store, req, answering), attempts + 1
+        with _telling(store, req):
+            _check_replay(store, req)  # what is done already need not wait for the lock
+            if answering is not None:
+                prepared, attempts = _outside(store, req, answering), 1
+            while True:
+                try:
+                    result = _publish(store, req, prepared, attempts, answering)
+                    break
+                except _NeedsOrt:
+                    if attempts >= max_attempts:
+                        raise CasRetryExhaustedError(
+                            f"{short_ref(req.ref)} moved during each of {attempts} merges", attempts=attempts
+                        ) from None
+                    prepared, attempts = _outside(store, req, answering), attempts + 1
     except Settled as settled:
-        store.flush(settled.op or None)
         return settled.result
-    except Conflicted as conflict:
-        error = _report(store, req, conflict)
-        store.flush()
-        raise error from None
-    except RopewalkError:
-        store.flush()  # it tells of what another wrote and may not have synced yet (A15)
-        raise
+    _warn(store, result)
+    return result
+
+
+@contextmanager
+def _telling(store: Store, req: LandRequest) -> Iterator[None]:
+    """Lets nothing out but what is on disk: an error or a settled answer tells of what another wrote (A15).
+
+    A conflict leaves as an error with its report.
+    """
+    try:
+        yield
+    except (Settled, Conflicted, RopewalkError) as end:
+        out = _report(store, req, end) if isinstance(end, Conflicted) else end
+        if isinstance(end, Settled):
+            store.vouch(end.op)
+        else:
+            store.flush()
+        raise out from None
 
 
 def _take_in(store: Store, req: LandRequest) -> None:
@@ -167,14 +179,10 @@ def preview(store: Store, req: LandRequest, answering: Answering | None = None) 
     """
     _take_in(store, req)
     try:
-        return _outside(store, req, answering)
+        with _telling(store, req):
+            return _outside(store, req, answering)
     except Settled as settled:
-        store.flush(settled.op or None)
         return settled.result
-    except Conflicted as conflict:
-        error = _report(store, req, conflict)
-        store.flush()
-        raise error from None
 
 
 def _report(store: Store, req: LandRequest, conflict: Conflicted) -> RopewalkError:
@@ -258,8 +266,7 @@ def _publish(
         answer = Answer(req.id, done.op, done.result)
     store.lock.release()
     if answer.result is not None:
-        store.flush(answer.op or None)
-        store.show()
+        store.vouch(answer.op)
         return msgspec.json.decode(answer.result, type=Landed)
     if answer.error is not None:
         code, message, hint, details = answer.error

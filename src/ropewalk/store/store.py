@@ -239,6 +239,14 @@ class Store:
         except RopewalkError as error:
             self.warnings.append(f"the write is done, but the store was not tidied after it: {error.message}")
 
+    def vouch(self, op: int) -> None:
+        """Makes an operation that another process wrote durable and visible to stock git, before its result is told.
+
+        Without its number (0) that is done for all that is seen.
+        """
+        self.flush(op or None)
+        self.show()
+
     def show(self, *, wait: bool = True) -> None:
         """Lets stock git see objects and refs; what can't be shown now is a warning, because the write is on disk.
 

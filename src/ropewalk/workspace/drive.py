@@ -317,9 +317,8 @@ class _Driver:
     def _outcome(self, entry: Entry) -> Outcome | None:
         checks = self._checks(entry.id)
         if entry.state == "landed":
-            op, landed = msgspec.json.decode(entry.result or b"", type=tuple[int, Landed])
-            self.store.flush(op)
-            self.store.show()
+            _, landed = msgspec.json.decode(entry.result or b"", type=tuple[int, Landed])
+            self.store.show()  # it is synced by the removal of the entry, before the answer leaves
             checks = checks or self._cached(landed, entry)
             return Outcome(msgspec.structs.replace(landed, attempts=max(1, len(checks))), checks)
         if entry.state == "failed":
