@@ -8,13 +8,11 @@ which keeps it apart.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from ropewalk.core import durable
 from ropewalk.core.errors import CasMismatchError, RopewalkError, StoreCorruptError
 from ropewalk.core.ids import check_path, short_ref
 from ropewalk.store import lineage, projection, trees
@@ -140,11 +138,7 @@ def _whole(store: Store, *tips: str, checked: bool = False) -> list[NewObject]:
                     raise StoreCorruptError(f"the object {oid} is missing or damaged", object=oid)
                 if checked:
                     _check(oid, *found)
-        folder = os.path.join(store.layout.repo, "objects", "pack")
-        for name in os.listdir(folder):
-            if name.startswith("pack-"):
-                durable.sync(os.path.join(folder, name))
-        maintain.sync_packs(store)
+        maintain.secure_packs(store)
     return new
 
 

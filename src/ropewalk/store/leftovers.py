@@ -28,10 +28,8 @@ def clear(store: Store) -> None:
             repository.build_index(store, os.path.join(folder, f"pack-{name}"))
     names = maintain.packs(store)
     if len(names) > 1:
-        spare = _spare(store, folder, names)
-        if spare:
-            maintain.sync_packs(store)
-        for name in spare:
+        maintain.secure_packs(store)
+        for name in _spare(store, folder, names):
             for end in _ENDS:
                 try:
                     os.unlink(os.path.join(folder, f"pack-{name}.{end}"))

@@ -224,6 +224,20 @@ def sync_packs(store: Store, *, fresh: Collection[str] = ()) -> None:
         raise os_error(error, "sync of a pack") from None
 
 
+def secure_packs(store: Store) -> None:
+    """Syncs all lasting packs, bytes and names, because another tool may have put one there that it did not sync."""
+    folder = os.path.join(store.layout.repo, "objects", "pack")
+    for name in os.listdir(folder):
+        try:
+            if name.startswith("pack-"):
+                durable.sync(os.path.join(folder, name))
+        except FileNotFoundError:
+            pass  # a gc has put it into another, synced
+        except OSError as error:
+            raise os_error(error, "sync of a pack") from None
+    sync_packs(store)
+
+
 def _unlink(path: str) -> None:
     try:
         os.unlink(path)
