@@ -23,12 +23,12 @@ def show_branch(store: Store, ref: str, run_id: str) -> str | None:
     """Makes the branch `ropewalk/RUN` in the repository beside the store and gives its name; None without one.
 
     Another prefix is taken where a branch is in the way. Work tree, index, HEAD, configuration and other refs
-    stay as they are; no hook runs. A failure is a warning: the work is in the store.
+    stay as they are; no hook runs. A failure is a warning: the work is in the store. What goes out is durable,
+    because `repo.git` shows no ref before the log is.
     """
     there = beside(store)
     if there is None:
         return None
-    store.flush()
     taken = set(git(there, "for-each-ref", "--format=%(refname)", "refs/heads/", timeout=60).text().splitlines())
     for prefix in PREFIXES:
         name = f"refs/heads/{prefix}/{run_id}"
