@@ -121,17 +121,27 @@ def _objects(store: Store, shown: Shown) -> Shown:
     while rows := store.db.rows(
         "SELECT seq, id, packed FROM object_journal WHERE seq > ? ORDER BY seq LIMIT 5000", (last,)
     ):
-        if len(rows) < _PACK_ROWS:
-            for _, oid, packed in rows:
-                store.objects.loose.ensure(oid, packed)
-        else:
-            _pack(store, [(oid, packed) for _, oid, packed in rows])
+        _show(store, [(oid, packed) for _, oid, packed in rows])
         last = rows[-1][0]
     if last == shown.seq or not store.db.con.get_autocommit():
         return shown
     after = msgspec.structs.replace(shown, seq=last)
     _note(store, after)
     return after
+
+
+def restore(store: Store, rows: list[tuple[str, bytes]]) -> None:
+    """Writes rows of the journal where git sees them once more, because what showed them is lost."""
+    with _projecting(store, wait=True):
+        _show(store, rows)
+
+
+def _show(store: Store, rows: list[tuple[str, bytes]]) -> None:
+    if len(rows) >= _PACK_ROWS:
+        _pack(store, rows)
+        return
+    for oid, packed in rows:
+        store.objects.loose.ensure(oid, packed)
 
 
 def _whole(store: Store, oid: str, packed: bytes) -> bool:

@@ -68,20 +68,27 @@ def check_loose(store: Store, *, shown: Collection[str] = ()) -> dict[str, int]:
             loose.check(oid)
         except Damaged:
             bad.add(oid)
-    last = 0
+    last, back = 0, set[str]()
     while rows := store.db.rows(
-        "SELECT seq, id, packed FROM object_journal WHERE seq > ? ORDER BY seq LIMIT 500", (last,)
+        "SELECT seq, id, packed FROM object_journal WHERE seq > ? ORDER BY seq LIMIT 5000", (last,)
     ):
-        for seq, oid, packed in rows:
-            last = seq
-            if oid in bad or (oid not in shown and not os.path.exists(loose.path(oid))):
+        last = rows[-1][0]
+        lost: dict[str, bytes] = {}
+        for _, oid, packed in rows:
+            if oid in bad or (oid not in shown and oid not in back and not os.path.exists(loose.path(oid))):
                 try:
                     inflate(packed, oid)
                 except Damaged:
                     continue  # verify tells of it, and repair looks for another copy
-                loose.put(oid, packed)
-                bad.discard(oid)
+                if oid in bad:
+                    loose.put(oid, packed)
+                    bad.discard(oid)
+                else:
+                    lost[oid] = packed
                 counts["restored"] += 1
+        if lost:
+            projection.restore(store, list(lost.items()))
+            back |= lost.keys()
     for oid in bad:
         # git prefers a pack, our reader falls back to it; what is nowhere else was never answered for, or was large
         # and git gives a loose file's content without hashing it, so what it gives may be the damage itself
