@@ -275,7 +275,7 @@ _HOLDS = re.compile(
 _LOOSE = re.compile(
     r"import|export|function|method|class|interface|struct|enum|union|trait|impl_|mod_|const_|static_|type_|use_|preproc_"
     r"|namespace|template|pair|table|.*_spec|.*_specifier|.*_item|declaration|field_declaration|lexical|.*_signature"
-    r"|constructor|record|linkage|using|alias|identifier|block_mapping_pair|internal_module|string"
+    r"|constructor|decorated_definition|record|linkage|using|alias|identifier|block_mapping_pair|internal_module|string"
 )
 
 
@@ -286,7 +286,7 @@ def canonical(node: Any) -> Any:
     parts: list[Any] = []
     run: list[Any] = []
     above: list[Any] = []
-    holds = _HOLDS.fullmatch(node.type)
+    holds = _HOLDS.fullmatch(node.type) or (node.type == "block" and node.parent.type == "class_definition")
     for child in node.children:
         if child.type in (",", ";"):
             continue
@@ -313,7 +313,15 @@ def _is_literal(node: Any) -> bool:
 class _Sorted(ast.NodeTransformer):
     """Gives Python's own tree with definitions and imports between two statements in one order."""
 
+    inert = re.compile(
+        r"property|.*method|.*cache.*|dataclass|.*contextmanager|overload|(pytest|functools|typing)\..*|.*\.setter"
+    )
     loose = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+
+    def _acts(self, node: ast.stmt) -> bool:
+        """Says whether a decorator may do more than change what it stands above."""
+        names = [ast.unparse(d.func if isinstance(d, ast.Call) else d) for d in getattr(node, "decorator_list", [])]
+        return not all(self.inert.fullmatch(name) for name in names)
 
     def visit(self, node: ast.AST) -> ast.AST:
         """Sorts one node's body and its names."""
@@ -322,9 +330,8 @@ class _Sorted(ast.NodeTransformer):
             out: list[ast.stmt] = []
             run: list[ast.stmt] = []
             for child in node.body:
-                if isinstance(child, self.loose) or (
-                    isinstance(child, ast.Assign) and isinstance(child.value, ast.Constant)
-                ):
+                literal = isinstance(child, ast.Assign) and isinstance(child.value, ast.Constant)
+                if literal or (isinstance(child, self.loose) and not self._acts(child)):
                     run.append(child)
                 else:
                     out += [*sorted(run, key=ast.dump), child]

@@ -98,9 +98,9 @@ MERGED = {
     "comments above": (
         "a.py",
         "def a():\n    pass\n",
-        "def a():\n    pass\n\n\n# of c\n@x\ndef c():\n    pass\n",
+        "def a():\n    pass\n\n\n# of c\n@property\ndef c():\n    pass\n",
         "def a():\n    pass\n\n\n# of b\ndef b():\n    pass  # end\n",
-        "def a():\n    pass\n\n\n# of b\ndef b():\n    pass  # end\n\n\n# of c\n@x\ndef c():\n    pass\n",
+        "def a():\n    pass\n\n\n# of b\ndef b():\n    pass  # end\n\n\n# of c\n@property\ndef c():\n    pass\n",
     ),
     "javascript": (
         "a.js",
@@ -373,6 +373,13 @@ DECLINED = {
         "package a\n\n// auto\n\nfunc E() {\n}\n\n// auto\n\nfunc F() {\n}\n\n// auto\n\nfunc G() {\n}\n",
         "package a\n\n// auto\n\nfunc D() {\n}\n\nfunc F() {\n}\n\n// auto\n\nfunc G() {\n}\n",
         "more than once",
+    ),
+    "decorators that act": (
+        "a.py",
+        "app = App()\n\n\ndef a():\n    pass\n",
+        "app = App()\n\n\ndef a():\n    pass\n\n\n@app.before\ndef b():\n    pass\n",
+        "app = App()\n\n\ndef a():\n    pass\n\n\n@app.before\ndef c():\n    pass\n",
+        "beside each other",
     ),
     "two orders": (
         "a.py",

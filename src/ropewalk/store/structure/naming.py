@@ -11,6 +11,11 @@ _IDENTIFIER = re.compile(r"[^\W\d][\w$]*")
 _LITERALS = frozenset({"string", "integer", "float", "true", "false", "none", "concatenated_string"})
 _PLAIN = frozenset({"arrow_function", "function_expression", "number", "string"})
 _REQUIRE = re.compile(rb"""require\((['"])[^'"]+\1\)""")
+_INERT = re.compile(
+    r"@\s*(property|staticmethod|classmethod|final|override|overload|dataclass|contextmanager|asynccontextmanager|wraps"
+    r"|cache|lru_cache|cached_property|total_ordering|unique|abstractmethod|deprecated|typing\.|functools\.|contextlib\."
+    r"|abc\.|dataclasses\.|pytest\.(mark|fixture)\b|\w+\.(setter|getter|deleter)\b)"
+)
 _WRAPPERS = {"decorated_definition": "definition", "export_statement": "declaration"}
 
 
@@ -71,7 +76,8 @@ def name_of(language: Language, node: Any) -> Named | None:
     if name is None:
         return None
     key = _text(name.text) + _signature(language, node, inner)
-    return Named(key, kind in language.free and kind != "field_declaration", frozenset({_text(name.text)}))
+    free = kind in language.free and kind != "field_declaration" and not _acting(node)
+    return Named(key, free, frozenset({_text(name.text)}))
 
 
 def element_name(node: Any) -> Named:
@@ -85,6 +91,13 @@ def _text(data: bytes) -> str:
 
 def _squeeze(data: bytes) -> str:
     return " ".join(_text(data).split())
+
+
+def _acting(node: Any) -> bool:
+    """Says whether a Python decorator may do more than change what it stands above, as one that registers it does."""
+    if node.type != "decorated_definition":
+        return False
+    return not all(_INERT.match(_text(c.text)) for c in node.children if c.type == "decorator")
 
 
 def _signature(language: Language, node: Any, inner: Any) -> str:
