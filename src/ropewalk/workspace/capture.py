@@ -11,9 +11,12 @@ import fnmatch
 import os
 import stat
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
+from ropewalk.core import clock
 from ropewalk.core.errors import InvalidError, WorkspaceDamagedError
 from ropewalk.core.ids import check_path, path_bytes, path_text
 from ropewalk.core.process import git_error
@@ -28,6 +31,8 @@ from ropewalk.workspace.gitdir import covers
 from ropewalk.workspace.state import Workspace
 from ropewalk.workspace.stats import Seen, Stats
 
+_PAGE = 4096
+_UNSURE = "unsure"
 _SECRETS = (
     ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.ppk", "*.kdbx", "id_rsa", "id_dsa",
     "id_ecdsa", "id_ed25519", "credentials.json", "credentials", "service-account*.json", "client_secret*.json",
@@ -50,6 +55,8 @@ class Captured(NamedTuple):
     warnings: list[str]
     hidden: Collection[bytes] = ()
     """Is which paths sparse checkout keeps off the disk."""
+    lost: Collection[bytes] = ()
+    """Is which paths of the base a loss of power may have taken, in whole or in part."""
 
 
 def is_secret(path: bytes) -> bool:
@@ -57,6 +64,30 @@ def is_secret(path: bytes) -> bool:
     name = os.fsdecode(path.rpartition(b"/")[2]).lower()
     matches = any(fnmatch.fnmatchcase(name, pattern) for pattern in _SECRETS)
     return matches and not any(fnmatch.fnmatchcase(name, pattern) for pattern in _SAMPLES)
+
+
+def is_torn(data: bytes, was: bytes) -> bool:
+    """Says whether bytes are what a disk may have of others that were not synced: some of their pages, and zeros."""
+    if data == was or len(data) > len(was) or (len(data) % _PAGE and len(data) != len(was)):
+        return False
+    pages = range(0, len(data), _PAGE)
+    return all(data[n : n + _PAGE] == was[n : n + _PAGE] or not data[n : n + _PAGE].strip(b"\0") for n in pages)
+
+
+def _lost_words(lost: Sequence[bytes]) -> str:
+    names = ", ".join(path_text(path) for path in lost[:5]) + (" …" if len(lost) > 5 else "")
+    return f"the machine was booted since its files were written, and these are gone or cut short: {names}"
+
+
+def check_lost(ws: Workspace, found: Captured) -> None:
+    """Raises `E_WORKSPACE_DAMAGED` when a loss of power may have taken something of the base."""
+    if found.lost:
+        raise WorkspaceDamagedError(
+            f"{ws.name}: {_lost_words(sorted(found.lost))}",
+            hint=f"put them back with `rw ws discard --workspace {ws.name} PATH…`, or land them so with --allow-mass-delete",
+            workspace=ws.name,
+            paths=[path_text(path) for path in sorted(found.lost)[:100]],
+        )
 
 
 def capture(store: Store, ws: Workspace, *, allow: Collection[bytes] = (), write: bool = True) -> Captured:
@@ -76,8 +107,16 @@ class _Capture:
         self.store, self.ws, self.files, self.allow, self.write = store, ws, files, allow, write
         self.objects = store.objects
         self.base_tree = store.objects.commit(ws.base).tree
-        self.old = stats.load(os.path.join(state.private(store, ws.name), "stat"))
-        self.base = stats.base_entries(store, self.old, self.base_tree)
+        old = stats.load(os.path.join(state.private(store, ws.name), "stat"))
+        self.base = stats.base_entries(store, old, self.base_tree)
+        self.boot = clock.boot_id()
+        # files are not synced, so what was seen of them before the machine was booted is no evidence
+        self.old = old if old.boot in ("", self.boot) else msgspec.structs.replace(old, files={})
+        self.whole = ws.note.boot == self.boot or old.boot == self.boot or bool(old.tree and not old.boot)
+        if not self.whole:
+            from ropewalk.workspace import care
+
+            care.renew(store, ws)  # our own git directory is not synced either
         self.stats: dict[bytes, Seen] = {}
         self.sizes: dict[bytes, int] = {}
         self.seen: dict[bytes, Seen] = {}
@@ -111,6 +150,9 @@ class _Capture:
             for path in sorted(self.base.keys() | entries.keys())
             if self.base.get(path) != entries.get(path)
         ]
+        lost = [] if self.whole else [c.path for c in changes if self._is_lost(c)]
+        if lost:
+            self.warnings.append(f"{self.ws.name}: {_lost_words(lost)}")
         tree = ""
         if self.write:
             edit = trees.Edit(self.objects, self.base_tree)
@@ -118,9 +160,20 @@ class _Capture:
                 edit.set(path, new)
             tree = edit.write() if changes else self.base_tree
             if self.stats != self.old.files or self.base_tree != self.old.tree:
-                stats.save(self.store, self.ws.name, Stats(at, self.base_tree, self.base, self.stats))
+                boot = _UNSURE if lost else self.boot
+                stats.save(self.store, self.ws.name, Stats(at, self.base_tree, self.base, self.stats, boot))
         return Captured(tree, self.base_tree, entries, changes, self.sizes, self.seen, held, self.warnings,
-                        self.hidden)  # fmt: skip
+                        self.hidden, lost)  # fmt: skip
+
+    def _is_lost(self, change: trees.Change) -> bool:
+        """Says whether a file of the base is gone, or is what a loss of power leaves of it."""
+        path, old, new = change
+        if old is None or old[0] == trees.GITLINK or path in self.hidden:
+            return False
+        if new is None:
+            return True
+        was = self.objects.read(old[1].hex()) if new[0] in (trees.FILE, trees.EXEC) else None
+        return was is not None and is_torn(self.files.read(path) or b"", was)
 
     def _may_land(self, path: bytes, held: list[bytes]) -> bool:
         """Says whether a new path may be taken; not even the bytes of what looks like a secret are read."""

@@ -10,13 +10,17 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from ropewalk.core import durable
 from ropewalk.core.errors import RopewalkError
 from ropewalk.store import layout, repository
+from ropewalk.store.layout import WORKSPACE_MARK, Mark
 from ropewalk.store.sources import Source
 from ropewalk.store.store import Store
 from ropewalk.store.verify import REPAIR, Finding
-from ropewalk.workspace import gitdir, state, stats
+from ropewalk.workspace import gitdir, overlay, state, stats
+from ropewalk.workspace.files import Files
 from ropewalk.workspace.state import Workspace
 
 _FIXED = ("HEAD", "config", "info/attributes", "objects/info/alternates")
@@ -55,6 +59,12 @@ def mend(store: Store) -> list[str]:
     return done
 
 
+def renew(store: Store, ws: Workspace) -> None:
+    """Writes anew what is damaged of the store's own files of a workspace."""
+    for flaw in list(_of(store, ws)):
+        flaw.mend()
+
+
 def _flaws(store: Store) -> Iterator[_Flaw]:
     try:
         known = state.listed(store)
@@ -66,6 +76,26 @@ def _flaws(store: Store) -> Iterator[_Flaw]:
         ours = os.path.isdir(state.private(store, ws.name)) or (mark is not None and mark.store == store.layout.root)
         if ws.state == "ready" and ours:
             yield from _of(store, ws)
+            if mark is not None and mark.workspace == ws.name and _is_moved(store, mark):
+                yield _Flaw(f"the way from the workspace {ws.name} to its store", _leading(store, ws))
+
+
+def _is_moved(store: Store, mark: Mark) -> bool:
+    """Says whether a workspace names a store that is no more where it was, and is not a copy's."""
+    return mark.store != store.layout.root and not os.path.exists(os.path.join(mark.store, "FORMAT"))
+
+
+def _leading(store: Store, ws: Workspace) -> Callable[[], None]:
+    def lead() -> None:
+        line = gitdir.alternate(store, os.path.join(ws.path, ".git")).encode("utf-8", "surrogateescape")
+        with Files(ws.path) as files:
+            overlay.confirm(ws, files)
+            files.put(b".git/objects/info/alternates", line)
+            files.put(
+                b".git/" + WORKSPACE_MARK.encode(), msgspec.json.encode(Mark(store.layout.root, ws.name, ws.agent))
+            )
+
+    return lead
 
 
 def _of(store: Store, ws: Workspace) -> Iterator[_Flaw]:

@@ -87,7 +87,7 @@ def create(store: Store, asked: Asked) -> tuple[Workspace, bool]:
                     asked.agent,
                     clock.now(),
                     "making",
-                    Note(asked.rev, sparse=list(asked.sparse)),
+                    Note(asked.rev, sparse=list(asked.sparse), boot=clock.boot_id()),
                 ),
                 record="ws_create",
                 actor=asked.agent,
@@ -192,11 +192,11 @@ def _way(store: Store, ws: Workspace, asked: Asked) -> Literal["overlay", "copie
     if not asked.shared or ws.note.sparse:
         return "checkout"
     tree = store.objects.commit(ws.base).tree
-    there = asked.overlay == "always" or os.path.isdir(shared.at(asked.shared, tree).place)
-    if not there and len(stats.all_entries(store, tree)) < shared.WORTH:
+    there = os.path.isdir(shared.at(asked.shared, tree).place)
+    if not there and asked.overlay != "always" and len(stats.all_entries(store, tree)) < shared.WORTH:
         return "checkout"
     os.makedirs(asked.shared, exist_ok=True)
-    if asked.overlay != "never" and mounts.is_sound(asked.shared):
+    if asked.overlay != "never" and (there or mounts.is_sound(asked.shared)):
         return "overlay"
     os.makedirs(os.path.dirname(ws.path), exist_ok=True)
     return "copies" if clones.can_share(asked.shared, os.path.dirname(ws.path)) else "checkout"
@@ -248,6 +248,10 @@ def _build_files(store: Store, ws: Workspace, asked: Asked, *, copies: bool) -> 
     """Builds the folder beside its place and puts it there by one rename."""
     above, last = os.path.split(ws.path)
     part = os.path.join(above, f".{last}.new-{os.getpid()}")
+    if ws.note.overlay is not None:  # of a creation that was killed where overlays could be mounted
+        overlay.unmount(ws, force=True)
+        overlay.remove(ws)
+        remove_tree(ws.path)
     ws = msgspec.structs.replace(ws, note=msgspec.structs.replace(ws.note, overlay=None))
     try:
         os.makedirs(above, exist_ok=True)

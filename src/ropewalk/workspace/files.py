@@ -224,6 +224,9 @@ def remove_tree(path: str) -> None:
     """Removes a folder with all in it; links are removed, not followed, and missing write bits do not keep it."""
     try:
         shutil.rmtree(path)
+    except FileNotFoundError:
+        if os.path.lexists(path):
+            raise
     except PermissionError:
         # an agent may have taken the write bit off its folders
         os.chmod(path, 0o700)

@@ -6,6 +6,7 @@ that line ends and LFS pointers stay as they are.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ import stat
 from collections.abc import Sequence
 
 from ropewalk.core.durable import write_all
-from ropewalk.core.errors import InternalError, StoreCorruptError, UnsupportedError
+from ropewalk.core.errors import InternalError, StoreCorruptError, StoreIOError, UnsupportedError, os_error
 from ropewalk.core.ids import path_bytes
 from ropewalk.core.process import git_env, git_error, git_program, run
 from ropewalk.store.loose import LooseStore
@@ -26,6 +27,7 @@ _NO_WORK_TREE = ("invalid path", "name too long", "null sha1", "unable to create
 """Is what git says of trees that others made and no work tree can hold: names such as `.git`, links to nothing."""
 _ATTRIBUTES = "* -text -eol -crlf -ident -filter !working-tree-encoding\n"
 _CHECKOUT_SECONDS = 3600.0
+_FULL = 1 << 20
 _SPECIAL = re.compile(rb"([\\*?\[ !#])")
 _NOBODY = Person(b"ropewalk", b"check@ropewalk.local", 0, b"+0000")
 
@@ -47,6 +49,9 @@ def _read_tree(store: Store, folder: str, commit: str) -> None:
     )
     if done.code:
         error = git_error("read-tree", done)
+        if isinstance(error, StoreIOError) and os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize < _FULL:
+            # git leaves the reason out when it can't write a file
+            raise os_error(OSError(errno.ENOSPC, "No space left on device"), "checkout")
         if not isinstance(error, InternalError):
             raise error
         said = done.err.decode("utf-8", "replace").strip()

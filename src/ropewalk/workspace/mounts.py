@@ -14,6 +14,7 @@ from typing import NamedTuple
 _PLAIN = re.compile(r"[A-Za-z0-9/._@%+=-]+\Z")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _DETACH = 2
+_PROBE = ".probe-"
 
 
 class Layers(NamedTuple):
@@ -92,7 +93,8 @@ def is_sound(folder: str) -> bool:
     """
     from ropewalk.workspace.files import remove_tree
 
-    place = os.path.join(folder, f".probe-{os.getpid()}")
+    _tidy(folder)
+    place = os.path.join(folder, f"{_PROBE}{os.getpid()}")
     layers = Layers(*(os.path.join(place, name) for name in ("lower", "upper", "work")))
     point = os.path.join(place, "point")
     if not layers.usable():
@@ -118,3 +120,20 @@ def is_sound(folder: str) -> bool:
             remove_tree(place)
         except OSError:
             pass
+
+
+def _tidy(folder: str) -> None:
+    """Takes away what a killed probe left, its mount too."""
+    from ropewalk.workspace.files import remove_tree
+
+    for name in os.listdir(folder):
+        pid = name.removeprefix(_PROBE)
+        if name == pid or not pid.isdigit() or os.path.exists(f"/proc/{pid}"):
+            continue
+        place = os.path.join(folder, name)
+        try:
+            if upper_at(os.path.join(place, "point")) is not None:
+                unmount(os.path.join(place, "point"), detach=True)
+            remove_tree(place)
+        except OSError:
+            continue

@@ -112,6 +112,7 @@ def rebase(store: Store, ws: Workspace, ref: str, agent: str) -> Rebased:
     objects = store.objects
     objects.take_new()
     now = capture.capture(store, ws)
+    capture.check_lost(ws, now)
     start = lineage.find_base(store, ref, target, ws.base, allow_reland=True).commit
     head_tree = objects.commit(target).tree
     merged = _merged(store, objects.commit(start).tree, now.tree, head_tree)

@@ -45,7 +45,7 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
     The revision asked for, a land in progress, paths in conflict with the three commits of their merge, what its
     setup put beside the tree, its ports, which files are pointers of LFS, which folders are submodules, below which
-    paths its files are on disk (none: all are), and its layers, if it is an overlay.
+    paths its files are on disk (none: all are), its layers, if it is an overlay, and the boot in which it was made.
     """
 
     asked: str | None = None
@@ -62,6 +62,7 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     submodules: list[str] = []
     sparse: list[str] = []
     overlay: Overlay | None = None
+    boot: str = ""
 
 
 class Workspace(msgspec.Struct, frozen=True):

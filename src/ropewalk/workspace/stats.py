@@ -8,6 +8,7 @@ from zlib import crc32
 
 import msgspec
 
+from ropewalk.core import clock
 from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.durable import write_all
 from ropewalk.core.ids import EMPTY_TREE
@@ -25,12 +26,16 @@ Seen = tuple[int, int, int, int, int]
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """Is when a workspace was looked at, the base's tree and entries, and the stat data of files that equalled it."""
+    """Is when a workspace was looked at, the base's tree and entries, and the stat data of files that equalled it.
+
+    `boot` is the id of the boot in which that was, or a word that is none; empty when all of it is on disk.
+    """
 
     at: int
     tree: str
     base: dict[bytes, Entry]
     files: dict[bytes, Seen]
+    boot: str = ""
 
 
 def seen_of(found: os.stat_result) -> Seen:
@@ -46,7 +51,7 @@ def look(files: Files, tree: str, entries: dict[bytes, Entry]) -> Stats:
         there = files.stat(path)
         if there is not None and entry[0] != trees.GITLINK:
             found[path] = seen_of(there)
-    return Stats(at, tree, entries, found)
+    return Stats(at, tree, entries, found, clock.boot_id())
 
 
 def save(store: Store, name: str, stats: Stats) -> None:
