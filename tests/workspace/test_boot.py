@@ -25,6 +25,7 @@ def test_what_is_gone_or_cut_short_is_named_put_back_or_landed_on_purpose(
 ) -> None:
     bench.publish({"pages.txt": PAGE * 3})
     path = bench.create()
+    bench.publish({"other.txt": "o\n"})
     boot(monkeypatch)
     (path / "README.md").write_text("")
     (path / "src" / "b.py").unlink()

@@ -95,7 +95,9 @@ class WsLandRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resolutions: report.Resolution | None = None
     allow_revert: Annotated[bool, Meta(description="take back on purpose what others landed")] = False
     allow_reland: Annotated[bool, Meta(description="land again what was undone")] = False
-    allow_mass_delete: Annotated[bool, Meta(description="remove more than half of the files on purpose")] = False
+    allow_mass_delete: Annotated[
+        bool, Meta(description="remove on purpose more than half of the files, or what a crash may have taken")
+    ] = False
     allow_secret: Annotated[
         list[str], Meta(max_length=1000, description="a new file that only looks like a secret")
     ] = []

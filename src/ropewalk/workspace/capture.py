@@ -84,22 +84,24 @@ def check_lost(ws: Workspace, found: Captured) -> None:
     if found.lost:
         raise WorkspaceDamagedError(
             f"{ws.name}: {_lost_words(sorted(found.lost))}",
-            hint=f"put them back with `rw ws discard --workspace {ws.name} PATH…`, or land them so with --allow-mass-delete",
+            hint=f"put them back with `rw ws discard --workspace {ws.name} PATH…`, or land it so with --allow-mass-delete",
             workspace=ws.name,
             paths=[path_text(path) for path in sorted(found.lost)[:100]],
         )
 
 
-def capture(store: Store, ws: Workspace, *, allow: Collection[bytes] = (), write: bool = True) -> Captured:
+def capture(
+    store: Store, ws: Workspace, *, allow: Collection[bytes] = (), meant: bool = False, write: bool = True
+) -> Captured:
     """Captures a workspace; with `write=False` nothing is written and the tree is `""`.
 
-    `allow` names new files that land though they look like secrets. `E_WORKSPACE_GONE` without its
-    folder, `E_WORKSPACE_NOT_MOUNTED` where its overlay can't be mounted.
+    `allow` names new files that land though they look like secrets; `meant` says that a loss of power took nothing.
+    `E_WORKSPACE_GONE` without its folder, `E_WORKSPACE_NOT_MOUNTED` where its overlay can't be mounted.
     """
     overlay.ensure(ws)
     with Files(ws.path) as files:
         overlay.confirm(ws, files)
-        return _Capture(store, ws, files, allow, write).run()
+        return _Capture(store, ws, files, allow, write).run(meant)
 
 
 class _Capture:
@@ -123,7 +125,7 @@ class _Capture:
         self.warnings: list[str] = []
         self.hidden: set[bytes] = set()
 
-    def run(self) -> Captured:
+    def run(self, meant: bool) -> Captured:
         at = time.time_ns()
         staged, tracked, others = self._lists()
         entries: dict[bytes, Entry] = {}
@@ -150,7 +152,7 @@ class _Capture:
             for path in sorted(self.base.keys() | entries.keys())
             if self.base.get(path) != entries.get(path)
         ]
-        lost = [] if self.whole else [c.path for c in changes if self._is_lost(c)]
+        lost = [] if self.whole or meant else [c.path for c in changes if self._is_lost(c)]
         if lost:
             self.warnings.append(f"{self.ws.name}: {_lost_words(lost)}")
         tree = ""

@@ -68,9 +68,8 @@ def land_workspace(store: Store, ws: Workspace, wish: Wish, tell: Callable[[str]
     if left := move.marked(ws):
         raise move.unresolved(ws, left)
     store.objects.take_new()
-    now = capture.capture(store, ws, allow=wish.allow)
-    if not wish.allow_mass_delete:
-        capture.check_lost(ws, now)
+    now = capture.capture(store, ws, allow=wish.allow, meant=wish.allow_mass_delete)
+    capture.check_lost(ws, now)
     if not now.changes:
         head = store.ref(ws.target) or ws.base
         return Outcome(Landed(head, "up_to_date", _short(ws), 0, head, [], 0, "same"), None, [], ws, now.warnings)
