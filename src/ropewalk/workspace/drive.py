@@ -122,6 +122,7 @@ class _Driver:
         self.running: list[_Job] = []
         self.mine: dict[int, Wanted] = {}
         self.done: dict[int, Outcome] = {}
+        self._pause = how.stop or threading.Event()
         self._seen = -1
         self._stale = True
         self._planned_at = 0.0
@@ -141,7 +142,7 @@ class _Driver:
                 self._turn()
             return [self.done[number] for number in ids]
         finally:
-            for job in self.running:
+            for job in list(self.running):
                 job.running.stop()
                 self._end(job)
             if ids:
@@ -158,24 +159,22 @@ class _Driver:
         """Does what there is to do, or waits a moment."""
         ended = self._reap()
         self._collect()
-        now = clock.monotonic()
-        if ended or self._changed() or now - self._planned_at > _LOOK_AGAIN:
+        now, version = clock.monotonic(), self._version()
+        if ended or self._stale or version != self._seen or now - self._planned_at > _LOOK_AGAIN:
             slot = self._slot()
             if slot is not None or self.running:
-                self._planned_at = now
+                # what is written from here on is looked at in the next turn
+                self._planned_at, self._seen, self._stale = now, version, False
                 slot = self._drive(slot)
             if slot is not None:
                 slot.drop(remove=False)
         if not ended and not self._stale:
-            (self.how.stop or threading.Event()).wait(_TICK)
+            self._pause.wait(_TICK)
 
-    def _changed(self) -> bool:
-        """Says whether anybody wrote to the database since the last look; one's own writes count as well."""
+    def _version(self) -> int:
+        """Gives a number that changes when another process wrote to the database; see `_stale` for one's own writes."""
         row = self.store.db.row("PRAGMA data_version")
-        version = int(row[0]) if row else 0
-        changed = self._stale or version != self._seen
-        self._seen, self._stale = version, False
-        return changed
+        return int(row[0]) if row else 0
 
     def _slot(self) -> Hold | None:
         for number in range(self.how.jobs):
