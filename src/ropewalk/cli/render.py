@@ -272,6 +272,44 @@ def _queue_entry(result: dict[str, Any]) -> list[str]:
     return lines + _checks(result)
 
 
+def _radar(result: dict[str, Any]) -> list[str]:
+    width = max((len(e["path"]) for e in result["echoes"]), default=0)
+    words = {"conflict": "in conflict", "file": "other places"}
+    lines = [f"{words[e['how']]:<12} {e['path']:<{width}} {' and '.join(e['workspaces'])}" for e in result["echoes"]]
+    lines = lines or ["no two workspaces edit the same files"]
+    return lines + [f"not looked at: {name}" for name in result["skipped"]]
+
+
+def _snapshots(result: dict[str, Any]) -> list[str]:
+    lines = [f"{name}: {ref}" for name, ref in result["taken"].items()] or ["nothing new to keep"]
+    return lines + [f"busy: {name}" for name in result["skipped"]]
+
+
+def _recover(result: dict[str, Any]) -> list[str]:
+    if result.get("restored"):
+        return [
+            f"{result['restored']['name']} stands on {result['restored']['base'][:12]} in {result['restored']['path']}"
+        ]
+    lines = [f"{when(s['at'])} {s['ref']:<32} {s['why']}" for s in result.get("snapshots", [])]
+    lines += [f"in the trash: {name}" for name in result.get("trash", [])]
+    return lines or ["nothing is kept"]
+
+
+def _trash(result: dict[str, Any]) -> list[str]:
+    lines = [f"{e['id']:<24} {when(e['at'])} {e['agent']:<16} {e['path']}" for e in result.get("entries", [])]
+    return lines + [f"removed {name}" for name in result.get("removed", [])] or ["the trash is empty"]
+
+
+def _remotes(result: dict[str, Any]) -> list[str]:
+    return [f"{r['name']:<12} {r['url']}" for r in result["remotes"]] or ["no remotes"]
+
+
+def _tokens(result: dict[str, Any]) -> list[str]:
+    return [
+        f"{t['name']:<12} {t['holder']:<16} {', '.join(t['can'])} on {', '.join(t['refs'])}" for t in result["tokens"]
+    ] or ["no tokens"]
+
+
 def _run(result: dict[str, Any]) -> list[str]:
     counts = ", ".join(f"{result[name]} {name}" for name in ("landed", "failed", "blocked", "stopped"))
     lines = [f"run {result['id']} is {result['state']}: {counts} in {result['seconds']} s"]
@@ -355,6 +393,14 @@ _SPECIAL: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "queue list": _queue,
     "queue show": _queue_entry,
     "ws list": _workspaces,
+    "ws diff": _diff,
+    "ws radar": _radar,
+    "ws snapshot": _snapshots,
+    "recover": _recover,
+    "trash list": _trash,
+    "trash empty": _trash,
+    "remote list": _remotes,
+    "token list": _tokens,
     "ws status": _ws_status,
     "ws land": _ws_land,
     "ws rebase": _ws_rebase,
