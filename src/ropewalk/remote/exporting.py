@@ -13,7 +13,7 @@ import msgspec
 from ropewalk.core import durable
 from ropewalk.core.errors import CasMismatchError, NotFoundError, RemoteError, RopewalkError, os_error
 from ropewalk.core.ids import check_ref, short_ref
-from ropewalk.core.process import git, git_env, git_program, run
+from ropewalk.core.process import git, git_env, git_error, git_program, run
 from ropewalk.remote import transport
 from ropewalk.remote.transport import Place
 from ropewalk.store.revisions import peel
@@ -45,7 +45,7 @@ def export_branch(
     branch: str | None,
     *,
     progress: Callable[[str], None] | None = None,
-    timeout: float = transport.TIMEOUT,
+    wait: float = transport.WAIT,
 ) -> Exported:
     """Pushes a ref of the store to a branch of another repository (None: the same name); ids stay what they are.
 
@@ -62,11 +62,11 @@ def export_branch(
     store.flush()
     store.expose()
     if progress is not None:
-        progress(f"exporting {short_ref(full)} to {there.address}")
+        progress(f"exporting {short_ref(full)} to {transport.shown(there)}")
     if there.path is not None and _vacant(there.path):
-        made = _create(store, there, head, name, timeout)
+        made = _create(store, there, head, name, wait)
     else:
-        made = _push(store, there, head, name, timeout)
+        made = _push(store, there, head, name, wait)
     return msgspec.structs.replace(made, head_changeset=commit)
 
 
@@ -77,7 +77,7 @@ def _vacant(path: str) -> bool:
         raise os_error(error, "read of the destination") from None
 
 
-def _create(store: Store, there: Place, head: str, name: str, timeout: float) -> Exported:
+def _create(store: Store, there: Place, head: str, name: str, wait: float) -> Exported:
     """Makes a bare repository beside the destination, pushes into it, and puts it in place whole."""
     assert there.path is not None
     part = f"{there.path}.new-{os.getpid()}"
@@ -91,11 +91,11 @@ def _create(store: Store, there: Place, head: str, name: str, timeout: float) ->
         )
         if made.code:
             raise RemoteError(
-                f"{there.address} can't be made: {transport.words_of(made.err)}",
+                f"{transport.shown(there)} can't be made: {transport.words_of(made.err)}",
                 hint="check the folder above it",
-                repository=there.address,
+                repository=transport.shown(there),
             )
-        written = _fill(store, part, head, name, timeout)
+        written = _fill(store, part, head, name, wait)
         durable.install(part, there.path)
     except OSError as error:
         raise os_error(error, "making the destination") from None
@@ -104,11 +104,11 @@ def _create(store: Store, there: Place, head: str, name: str, timeout: float) ->
     return Exported(_count(store, head, []), written, head, head, short_ref(name), None, True, False)
 
 
-def _fill(store: Store, part: str, head: str, name: str, timeout: float) -> int:
+def _fill(store: Store, part: str, head: str, name: str, wait: float) -> int:
     """Fills a new repository of ours by a fetch from its side, as one pack; gives the count of its objects."""
     source = Place(store.layout.repo, store.layout.repo)
-    if not transport.fetch(part, source, [head], unpack_limit=1, timeout=timeout):
-        git(part, "rev-list", "--objects", "--quiet", head, timeout=timeout)
+    if not transport.fetch(part, source, [head], unpack_limit=1, wait=wait):
+        git(part, "rev-list", "--objects", "--quiet", head, timeout=transport.TIMEOUT)
     git(part, "update-ref", name, head, timeout=60)
     found = re.search(r"^in-pack: (\d+)$", git(part, "count-objects", "-v", timeout=60).text(), re.MULTILINE)
     return int(found[1]) if found else 0
@@ -128,9 +128,9 @@ def _check_checked_out(there: Place, git_dir: str, name: str) -> None:
         lines = block.split("\n")
         if f"branch {name}" in lines and "bare" not in lines:
             raise RemoteError(
-                f"{short_ref(name)} is checked out in {there.address}",
+                f"{short_ref(name)} is checked out in {transport.shown(there)}",
                 hint="export to another --branch and merge it there",
-                repository=there.address,
+                repository=transport.shown(there),
                 branch=short_ref(name),
                 reason="checked_out",
             )
@@ -140,19 +140,19 @@ def _git_dir(there: Place) -> str:
     """Gives the git directory at a path; `E_NOT_FOUND` when there is none exactly there."""
     path = there.path or ""
     for candidate in (os.path.join(path, ".git"), path, path + ".git"):
-        done = run(
-            [git_program(), f"--git-dir={candidate}", "rev-parse", "--absolute-git-dir", "--show-object-format"],
-            env=git_env(), timeout=30,
-        )  # fmt: skip
+        words = ("rev-parse", "--absolute-git-dir", "--show-object-format")
+        done = git(candidate, *words, ok=(0, 128), timeout=30)
+        if done.code and not done.err.strip():
+            raise git_error("rev-parse", done)
         if done.code == 0:
             git_dir, kind = done.text().rsplit("\n", 1)
             if kind != "sha1":
                 raise transport.sha256(there)
             return git_dir
     raise NotFoundError(
-        f"{there.address} is not a git repository, and it is not empty",
+        f"{transport.shown(there)} is not a git repository, and it is not empty",
         hint="name a repository, an empty folder, or a path where there is nothing",
-        repository=there.address,
+        repository=transport.shown(there),
     )
 
 
@@ -207,10 +207,10 @@ def _objects_there(common: str) -> dict[str, frozenset[str]]:
     return found
 
 
-def _push(store: Store, there: Place, head: str, name: str, timeout: float) -> Exported:
+def _push(store: Store, there: Place, head: str, name: str, wait: float) -> Exported:
     repo = store.layout.repo
     git_dir = _git_dir(there) if there.path is not None else None
-    found = transport.listing(repo, there)
+    found = transport.listing(repo, there, wait=wait)
     old = found.refs.get(name)
     have = _present(store, sorted({*found.refs.values(), *found.peeled.values()}))
     total, new = _count(store, head, []), _count(store, head, have)
@@ -230,7 +230,7 @@ def _push(store: Store, there: Place, head: str, name: str, timeout: float) -> E
         done = transport.call(
             repo, there, "push", "--porcelain", "--progress", "--no-verify", "--no-follow-tags",
             "--recurse-submodules=no", "--no-signed", *_receive_pack(there), "--", there.address, f"{head}:{name}",
-            timeout=timeout, ok=None,
+            wait=wait, ok=None,
         )  # fmt: skip
         if done.code:
             raise _refused(there, name, old, head, done.out + b"\n" + done.err)
@@ -254,9 +254,9 @@ def _count(store: Store, head: str, without: list[str]) -> int:
 
 def _moved(there: Place, name: str, old: str | None, head: str) -> CasMismatchError:
     return CasMismatchError(
-        f"{short_ref(name)} of {there.address} is at {old or 'another commit'}, which the exported ref lacks",
+        f"{short_ref(name)} of {transport.shown(there)} is at {old or 'another commit'}, which the exported ref lacks",
         hint="undo what was not exported (`rw op undo`), import, land again; or export to another --branch",
-        repository=there.address,
+        repository=transport.shown(there),
         branch=short_ref(name),
         actual=old,
         exported=head,
@@ -267,9 +267,9 @@ def _refused(there: Place, name: str, old: str | None, head: str, said: bytes) -
     words = transport.words_of(said)
     if ".lock': File exists" in words:
         return RemoteError(
-            f"{short_ref(name)} of {there.address} is locked by a git process: {words}",
+            f"{short_ref(name)} of {transport.shown(there)} is locked by a git process: {words}",
             hint="try again; if no git works there, one was killed, and its lock file can be removed",
-            repository=there.address,
+            repository=transport.shown(there),
             branch=short_ref(name),
             reason="locked",
         )
@@ -277,18 +277,18 @@ def _refused(there: Place, name: str, old: str | None, head: str, said: bytes) -
         return _moved(there, name, old, head)
     if "currently checked out" in words:
         return RemoteError(
-            f"{short_ref(name)} is checked out in {there.address}",
+            f"{short_ref(name)} is checked out in {transport.shown(there)}",
             hint="export to another --branch and merge it there",
-            repository=there.address,
+            repository=transport.shown(there),
             branch=short_ref(name),
             reason="checked_out",
         )
     error = transport.failure(there, said)
     if isinstance(error, RemoteError) and "rejected" in words:
         return RemoteError(
-            f"{there.address} refused {short_ref(name)}: {words}",
+            f"{transport.shown(there)} refused {short_ref(name)}: {words}",
             hint="see what its hooks or rules say",
-            repository=there.address,
+            repository=transport.shown(there),
             branch=short_ref(name),
             reason="rejected",
         )
