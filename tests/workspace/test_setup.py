@@ -61,7 +61,7 @@ def test_a_tracked_file_is_not_replaced(bench: Bench, operator: Path) -> None:
     assert any("README.md is in the tree" in line for line in bench.store.warnings)
 
 
-def test_setup_is_a_gate_and_a_second_try_ends_it(bench: Bench, operator: Path) -> None:
+def test_L7_setup_is_a_gate_and_a_second_try_ends_it(bench: Bench, operator: Path) -> None:
     wanted = given(
         operator, f'[workspace]\ncopy = [".env"]\nsetup = "test -e {operator}/go && echo $ROPEWALK_WORKSPACE > made"\n'
     )
@@ -80,7 +80,7 @@ def test_a_setup_that_hangs_is_ended(bench: Bench, operator: Path) -> None:
         bench.create(policy=given(operator, '[workspace]\nsetup = "sleep 60"\nsetup_seconds = 0.3\n'))
 
 
-def test_each_workspace_has_ports_of_its_own(bench: Bench, operator: Path) -> None:
+def test_L35_each_workspace_has_ports_of_its_own(bench: Bench, operator: Path) -> None:
     wanted = given(operator, '[workspace]\nports = 7\nsetup = "echo $ROPEWALK_PORT_BASE > port"\n')
     ports = []
     for name in ("one", "two", "three"):

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from ropewalk.core.errors import InvalidError
+
 from .conftest import Bench
 
 
@@ -61,6 +63,9 @@ def test_a6_nothing_planted_runs(bench: Bench, in_ws: Any, tmp_path: Path) -> No
     bench.publish({"src/b.py": "b = 9\n"})
     (path / "src" / "c.py").write_text("c\n")
     assert bench.rebase().report is None
+    with pytest.raises(InvalidError, match="evil"):
+        bench.land(message="again")  # its attributes are the repository's now, and name a filter that nobody allowed
+    (Path(bench.store.layout.root) / "ropewalk.toml").write_text('[workspace]\nfilters = ["evil"]\n')
     bench.land(message="again")
     (path / "src" / "a.py").write_text("ours\n")
     bench.publish({"src/a.py": "theirs\n"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 
 import msgspec
 
@@ -101,7 +102,7 @@ def _elsewhere(store: Store, ws: Workspace, now: Captured) -> list[str]:
 
 
 def _busy(path: str) -> list[int]:
-    """Gives the processes, other than this one and those it descends from, whose working folder is inside."""
+    """Gives the processes, other than this one and its parent, that work inside or have a file of it open."""
     inside = os.path.realpath(path)
     mine = {os.getpid(), os.getppid()}
     found = []
@@ -110,13 +111,23 @@ def _busy(path: str) -> list[int]:
     except OSError:
         return []
     for pid in pids:
-        try:
-            cwd = os.readlink(f"/proc/{pid}/cwd")
-        except OSError:
-            continue
-        if pid not in mine and (cwd + "/").startswith(inside + "/"):
+        if pid not in mine and any((place + "/").startswith(inside + "/") for place in _places(pid)):
             found.append(pid)
     return found
+
+
+def _places(pid: int) -> Iterator[str]:
+    """Gives the working folder and the open files of a process, as far as they can be seen."""
+    links = [f"/proc/{pid}/cwd"]
+    try:
+        links += [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
+    except OSError:
+        pass
+    for link in links:
+        try:
+            yield os.readlink(link)
+        except OSError:
+            continue
 
 
 def _remove(path: str) -> None:
