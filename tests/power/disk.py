@@ -2,7 +2,8 @@
 
 The model is stricter than any file system: a file's bytes are there when that file was synced, a name is there
 when its folder was. What was not synced may be there too, in part and in any order between files and folders;
-within one folder changes of names come to the disk in their order, and a rename within it comes whole. A sync that
+within one folder changes of names come to the disk in their order, but for an outcome in which only those came that
+take names away, and a rename within it comes whole. A sync that
 failed has lost what it was to write, and no later sync brings it.
 """
 
@@ -16,8 +17,9 @@ from pathlib import Path
 from .calls import Call
 
 Outcome = int | str
-STRICT, NAMES, LATE, ALL = "strict", "names", "late", "all"
-"""Nothing unsynced; all names and no bytes; all names and, of each file, all but what was written first; everything.
+STRICT, NAMES, GONE, LATE, ALL = "strict", "names", "gone", "late", "all"
+"""Nothing unsynced; all names and no bytes; what was taken away is gone, and nothing else; all names and, of each file,
+all but what was written first; everything.
 
 A number is a seed: a random first part of each folder's changes and a random share of the pages.
 """
@@ -48,7 +50,7 @@ class File:
     def contents(self, outcome: Outcome, draw: random.Random) -> bytes:
         """Gives what the disk holds."""
         data = bytearray(self.durable)
-        if outcome in (STRICT, NAMES):
+        if outcome in (STRICT, NAMES, GONE):
             return bytes(data)
         for number, (offset, part) in enumerate(self.pending):
             if outcome == LATE and number == 0 and len(self.pending) > 1:
@@ -102,6 +104,9 @@ class Folder:
     def names(self, outcome: Outcome, draw: random.Random) -> dict[str, Node]:
         """Gives the names the disk holds."""
         found = dict(self.durable)
+        if outcome == GONE:
+            taken = {name for names in self.pending if not any(names.values()) for name in names}
+            return {name: node for name, node in found.items() if name not in taken}
         count = len(self.pending) if outcome != STRICT else 0
         for names in self.pending[: draw.randint(0, count) if isinstance(outcome, int) else count]:
             _rename(found, names)
@@ -130,6 +135,15 @@ def _rename(target: dict[str, Node], names: dict[str, Node | None]) -> None:
             target.pop(name, None)
         else:
             target[name] = node
+
+
+def _sync_all(folder: Folder) -> None:
+    folder.sync(failed=False)
+    for node in folder.seen.values():
+        if isinstance(node, Folder):
+            _sync_all(node)
+        elif isinstance(node, File):
+            node.sync(failed=False)
 
 
 class Disk:
@@ -191,6 +205,9 @@ class Disk:
             return False
         if name == "fchmod":
             return self._mode(node, args[1])
+        if name == "syncfs":
+            _sync_all(self.top)
+            return True
         if name in ("fsync", "fdatasync"):
             assert isinstance(node, File | Folder)
             node.sync(failed=call.result < 0)

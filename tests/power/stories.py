@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 
+from ropewalk.core.errors import WorkspaceDamagedError, WorkspaceGoneError
 from ropewalk.store import layout
 from ropewalk.store.store import Store
 
-from .world import GIT_ENV, World, fsck, stock
+from .world import AGENT, GIT_ENV, Promise, World, fsck, stock
 
 MAIN = "refs/heads/main"
 LARGE = "0123456789abcdef" * 100_000
+DENSE = random.Random(1).randbytes(1_200_000)
+"""Is large even when compressed."""
 Story = Callable[[Path, str], World]
 STORIES: dict[str, Story] = {}
 
@@ -51,17 +57,14 @@ def head(world: World) -> str:
     return found
 
 
-def source(world: World, name: str, files: dict[str, str], messages: tuple[str, ...] = ("one",)) -> Path:
-    """Makes a git repository beside the store with a branch `trunk`."""
-    there = world.top / name
-    if not there.exists():
-        there.mkdir()
-        stock(there, "init", "-q", "-b", "trunk")
-    for message in messages:
-        for path, text in files.items():
-            (there / path).write_text(text)
-        stock(there, "add", ".")
-        stock(there, "commit", "-q", "--allow-empty", "-m", message)
+def source(there: Path, files: dict[str, str]) -> Path:
+    """Makes a git repository with a branch `trunk`; one that no command writes stands off the disk that loses power."""
+    there.mkdir()
+    stock(there, "init", "-q", "-b", "trunk")
+    for path, text in files.items():
+        (there / path).write_text(text)
+    stock(there, "add", ".")
+    stock(there, "commit", "-q", "-m", "one")
     return there
 
 
@@ -261,7 +264,7 @@ def ref_again(folder: Path, skip: str) -> World:
 @story
 def import_again(folder: Path, skip: str) -> World:
     world = started(folder, skip)
-    there = source(world, "source", {"f": "f\n"})
+    there = source(world.folder / "source", {"f": "f\n"})
     world.watch()
     words = ["git", "import", str(there), "--ref", "trunk"]
     world.killed(*words, at="fdatasync:when=1")
@@ -299,17 +302,71 @@ def repair_again(folder: Path, skip: str) -> World:
     return world
 
 
+def _queued(world: World, leader: list[str], waiter: list[str], *more: str) -> dict[str, Any]:
+    """Lets two landers wait together, of which the first answers both and is killed before its sync; gives the other's
+    envelope."""
+    world.promise = world.promise._replace(refs={})
+    argv = [sys.executable, "-m", "tests.power.queue", str(world.store), json.dumps([leader, waiter]), *more]
+    out, _ = world.trace(argv, env={"ROPEWALK_LOCK_WAIT": "5"} if more else {})
+    return json.loads(out.splitlines()[-1])  # type: ignore[no-any-return]
+
+
 @story
 def land_in_the_queue(folder: Path, skip: str) -> World:
-    """A lander that waits was answered by one that is killed before its sync."""
+    """A lander that waits was answered by one that is killed before its sync, and can't show it to stock git."""
     world = started(folder, skip)
     one, two = (world.commit(f"{n}.txt", n, "--parent", "main", run=world.plain) for n in ("one", "two"))
-    leader = world.command("land", one)
-    leader[3] = "--die"
+    done = _queued(world, world.dying("land", one), world.command("land", two), "--no-projection")
+    assert any("projector" in line for line in done["warnings"]), done
+    world.promises("land", refs={MAIN: done["result"]["landed"]})
+    return world
+
+
+@story
+def conflict_in_the_queue(folder: Path, skip: str) -> World:
+    """A lander that waits is in conflict with one that is killed before its sync."""
+    world = started(folder, skip)
+    one, two = (world.commit("a.txt", f"{n}\n", "--parent", "main", run=world.plain) for n in (1, 2))
+    error = _queued(world, world.dying("land", one), world.command("land", two))["error"]
+    assert error["code"] == "E_CONFLICT", error
+    world.promises("conflict", refs={MAIN: error["details"]["report"]["theirs"]})
+    return world
+
+
+@story
+def check_lost(folder: Path, skip: str) -> World:
+    """What a land with a check is refused for, before its check runs."""
+    world, change, old = _unsynced_land(folder, skip)
+    error = world.run("land", change, "--expect-target", old, "--", "true", ok=False)
+    assert error["code"] == "E_CAS_MISMATCH", error
+    world.promises("lost land", refs={MAIN: error["details"]["actual"]})
+    return world
+
+
+@story
+def checked_by_another(folder: Path, skip: str) -> World:
+    """A change that waits with its check is landed by another lander, who is killed before the sync."""
+    world = started(folder, skip)
+    one, two = (world.commit(f"{n}.txt", n, "--parent", "main", run=world.plain) for n in ("one", "two"))
+    other = world.dying("land", one, "--", "true", after="ropewalk.store.land:publish_prepared")
     world.promise = world.promise._replace(refs={})
-    out, _ = world.trace([sys.executable, "-m", "tests.power.queue", str(world.store),
-                          json.dumps([leader, world.command("land", two)])])  # fmt: skip
-    world.promises("land", refs={MAIN: json.loads(out.splitlines()[-1])["result"]["landed"]})
+    done = world.run("land", two, "--", "true", meet=("ropewalk.workspace.queue:find", other))
+    world.promises("land", objects=[done["landed"]], op=3)
+    return world
+
+
+@story
+def shown(folder: Path, skip: str) -> World:
+    """What stock git is shown is durable, though another wrote between a command's sync and its showing, and died."""
+    world = started(folder, skip)
+    old = head(world)
+    change = world.commit("a.txt", "x\n", "--parent", "main", run=world.plain)
+    world.watch()
+    world.run("ref", "set", "topic", old, "--create",
+              meet=("ropewalk.store.projection:project", world.dying("land", change)))  # fmt: skip
+    there = (world.store / "repo.git" / MAIN).read_text().strip()
+    assert there != old
+    world.promises("ref set", refs={MAIN: there, "refs/heads/topic": old})
     return world
 
 
@@ -319,13 +376,69 @@ def land_in_the_queue(folder: Path, skip: str) -> World:
 @story
 def imports(folder: Path, skip: str) -> World:
     world = started(folder, skip)
-    there = source(world, "source", {"f": "f\n", "big": LARGE})
+    there = source(world.folder / "source", {"f": "f\n", "big": LARGE})
     world.watch()
     world.run("git", "import", str(there), "--ref", "trunk")
     world.promises("small import", refs={"refs/heads/trunk": stock(there, "rev-parse", "trunk")})
-    many = source(world, "many", {f"f{n}": f"{n}\n" for n in range(600)})
+    many = source(world.folder / "many", {f"f{n}": f"{n}\n" for n in range(600)})
     world.run("git", "import", str(many), "--ref", "trunk", "--into", "many")
     world.promises("large import", refs={"refs/heads/many": stock(many, "rev-parse", "trunk")})
+    return world
+
+
+def _pack(world: World, *ids: str) -> None:
+    """Lets another program put objects into a pack, which it does not sync."""
+    listing = world.folder / "listing"
+    listing.write_text("".join(f"{oid}\n" for oid in ids))
+    world.git("pack-objects", "-q", f"{world.store}/repo.git/objects/pack/pack", stdin=listing)
+
+
+def _all(world: World) -> list[str]:
+    """Gives the ids of all objects that stock git sees."""
+    out = stock(world.top, f"--git-dir={world.store}/repo.git", "cat-file", "--batch-all-objects",
+                "--batch-check=%(objectname)")  # fmt: skip
+    return out.split()
+
+
+@story
+def gc_of_large(folder: Path, skip: str) -> World:
+    """A large object, loose and synced, that another program packed too."""
+    world = started(folder, skip)
+    world.plain("gc")
+    blob = _dense(world)
+    listing = world.changes({"path": "big.bin", "op": "put", "content": {"blob": blob}})
+    change = world.plain("commit", "-m", "big", "--changes", listing, "--advance", "main")["changeset"]
+    world.promises("start", refs={MAIN: change})
+    world.watch()
+    _pack(world, blob)
+    world.run("gc")
+    world.promises("gc", objects=[blob])
+    return world
+
+
+def _dense(world: World) -> str:
+    """Lets another program put a large object into the repository, unsynced once the disk is watched."""
+    text = world.folder / "dense"
+    text.write_bytes(DENSE)
+    words = ("hash-object", "-w", "--stdin")
+    if world.disk is not None:
+        return world.git(*words, stdin=text)
+    with text.open("rb") as file:
+        return subprocess.run(["git", f"--git-dir={world.store}/repo.git", *words], stdin=file, env=GIT_ENV,
+                              capture_output=True, check=True, text=True).stdout.strip()  # fmt: skip
+
+
+@story
+def gc_beside_another(folder: Path, skip: str) -> World:
+    """Another program put all that is packed, and more, into a pack that it did not sync."""
+    world = started(folder, skip)
+    world.plain("gc")
+    one = world.commit("d/one.txt", "1\n", "--parent", "main", run=world.plain)
+    world.promises("start", refs={MAIN: world.plain("land", one)["landed"]})
+    world.watch()
+    _pack(world, *_all(world))
+    world.run("gc")
+    world.promises("gc")
     return world
 
 
@@ -454,6 +567,68 @@ def adopts(folder: Path, skip: str) -> World:
     return world
 
 
+@story
+def adopts_a_pack(folder: Path, skip: str) -> World:
+    """A commit that another program brought in a pack, unsynced, is landed."""
+    world = started(folder, skip)
+    repo = f"--git-dir={world.store}/repo.git"
+    away = world.folder / "away"
+    stock(world.folder, "clone", "-q", "--bare", str(world.store / "repo.git"), str(away))
+    tree = stock(away, "mktree")
+    commit = stock(away, "commit-tree", "-m", "theirs", "-p", "main", tree)
+    packed = world.folder / "packed"
+    with packed.open("wb") as file:
+        subprocess.run(["git", "pack-objects", "-q", "--stdout"], cwd=away, env=GIT_ENV, check=True, stdout=file,
+                       input=f"{commit}\n{tree}\n".encode())  # fmt: skip
+    world.watch()
+    world.git("index-pack", "--stdin", stdin=packed)
+    assert stock(world.top, repo, "cat-file", "-t", commit) == "commit"
+    world.promises("land", refs={MAIN: world.run("land", commit, "--allow-mass-delete")["landed"]}, objects=[commit])
+    return world
+
+
+# remotes
+
+
+def _remote(world: World, text: str) -> Path:
+    """Makes a repository that goes on from the store's main with a change of `a.txt`, and names it `origin`."""
+    there = world.folder / "origin"
+    stock(world.folder, "clone", "-q", str(world.store / "repo.git"), str(there))
+    (there / "a.txt").write_text(text)
+    stock(there, "commit", "-q", "-a", "-m", "theirs")
+    world.plain("remote", "add", "origin", str(there))
+    return there
+
+
+@story
+def fetch_again(folder: Path, skip: str) -> World:
+    world = started(folder, skip)
+    there = _remote(world, "theirs\n")
+    world.watch()
+    world.killed("fetch", "origin", at="fdatasync:when=1")
+    done = world.run("fetch", "origin")
+    assert not done["moved"], done
+    world.promises("fetch of what is there", refs={"refs/remotes/origin/main": stock(there, "rev-parse", "main")})
+    return world
+
+
+@story
+def sync_conflict(folder: Path, skip: str) -> World:
+    """A sync is in conflict with what another landed meanwhile, who was killed before the sync."""
+    world = started(folder, skip)
+    old = head(world)
+    _remote(world, "theirs\n")
+    change = world.commit("a.txt", "ours\n", "--parent", "main", run=world.plain)
+    world.promise = world.promise._replace(refs={})
+    error = world.run("sync", "origin", ok=False,
+                      meet=("ropewalk.remote.sync:_take_over", world.dying("land", change)))  # fmt: skip
+    assert error["code"] == "E_CONFLICT", error
+    landed = world.plain("resolve", "main")["id"]
+    assert landed != old
+    world.promises("conflict", refs={MAIN: landed})
+    return world
+
+
 # damage and repair
 
 
@@ -560,12 +735,18 @@ def repairs_an_index(folder: Path, skip: str) -> World:
     for path in (world.store / "repo.git" / "objects" / "pack").glob("pack-*.idx"):
         path.unlink()
     config = world.store / "workspaces" / "w" / "git" / "config"
-    whole = config.read_bytes()
+    attributes = config.parent / "info" / "attributes"
+    whole = {path: path.read_bytes() for path in (config, attributes)}
     config.write_bytes(b"")
+    shutil.rmtree(attributes.parent)
     world.watch()
     world.run("repair")
-    world.promises("repair", checks=[lambda w: [] if config.read_bytes() == whole else ["the settings are lost"]])
+    world.promises("repair", checks=[lambda w: [f"{p.name} is lost" for p in whole if _bytes(p) != whole[p]]])
     return world
+
+
+def _bytes(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
 
 
 @story
@@ -590,6 +771,16 @@ def rebuilds(folder: Path, skip: str) -> World:
     world.plain("gc")
     (world.store / "store.db").write_bytes(b"garbage" * 1000)
     (world.store / "store.db-wal").write_bytes(b"")
+    world.watch()
+    world.run("repair", "--rebuild")
+    world.promises("rebuild")
+    return world
+
+
+@story
+def rebuilds_a_whole_one(folder: Path, skip: str) -> World:
+    """A database that can be read to its end is made anew; nothing is left to write after it."""
+    world = started(folder, skip)
     world.watch()
     world.run("repair", "--rebuild")
     world.promises("rebuild")
@@ -625,10 +816,8 @@ def key_reused(folder: Path, skip: str) -> World:
 def large_named(folder: Path, skip: str) -> World:
     """A large object that another program left in the repository, unsynced, is named in a change list."""
     world = started(folder, skip)
-    text = world.folder / "large"
-    text.write_text(LARGE)
     world.watch()
-    blob = world.git("hash-object", "-w", "--stdin", stdin=text)
+    blob = _dense(world)
     listing = world.changes({"path": "big.bin", "op": "put", "content": {"blob": blob}})
     world.promises("commit", objects=[world.run("commit", "-m", "big", "--changes", listing)["changeset"], blob])
     return world
@@ -639,8 +828,11 @@ def large_named(folder: Path, skip: str) -> World:
 
 @story
 def workspace(folder: Path, skip: str) -> World:
-    """What the store knows of a workspace is there, and what was landed from it."""
+    """What the store knows of a workspace is there, and what was landed from it; what nobody wrote does not land."""
     world = started(folder, skip)
+    pages = "".join(f"{n}\n" for n in range(3000))
+    world.promises("start", refs={MAIN: world.commit("deep/er/pages.txt", pages, "--advance", "main",
+                                                     run=world.plain)})  # fmt: skip
     world.watch()
     world.run("ws", "create", "w", "--dir", str(world.top / "w"))
 
@@ -651,15 +843,31 @@ def workspace(folder: Path, skip: str) -> World:
             found = state.find(store, "w")
             return [] if found is not None and found.state == "ready" else [f"the workspace is {found}"]
 
-    world.promises("create", checks=[known])
+    world.promises("create", checks=[known, _lands_nothing])
     (world.top / "w" / "new.txt").write_text("new\n")
     world.run("ws", "land", "w", "-m", "new")
     world.promises("land", refs={MAIN: (world.store / "repo.git" / MAIN).read_text().strip()})
     return world
 
 
+def _lands_nothing(world: World) -> list[str]:
+    """Lands a workspace that nobody edited; gives what is wrong with the outcome."""
+    from ropewalk.workspace import landing, state
+
+    with Store(str(world.store)) as store:
+        before = store.ref(MAIN)
+        found = state.need(store, "w")
+        try:
+            status = landing.land_workspace(store, found, landing.Wish(AGENT, "nothing")).landed.status
+        except (WorkspaceDamagedError, WorkspaceGoneError):
+            status = "refused"
+        wrong = [] if store.ref(MAIN) == before else [f"a land of nothing {status} what nobody wrote"]
+    return wrong + world.opened(world.store, Promise({}, (), 0, (), True))
+
+
 @story
 def workspace_again(folder: Path, skip: str) -> World:
+    """A land of a workspace was killed before its sync, and so was the next try."""
     world = started(folder, skip)
     world.plain("ws", "create", "w", "--dir", str(world.top / "w"))
     (world.top / "w" / "new.txt").write_text("new\n")
@@ -667,9 +875,31 @@ def workspace_again(folder: Path, skip: str) -> World:
     words = ["ws", "land", "w", "-m", "new", "--key", _key()]
     world.killed(*words, at="fdatasync:when=3")  # two are the capture's
     world.promise = world.promise._replace(refs={})
+    world.killed(*words, at="fdatasync:when=1")  # it has seen the land, and moved the workspace along
     done = world.run(*words)
-    assert "replayed" in json.dumps(done), done
-    world.promises("replayed land", refs={MAIN: (world.store / "repo.git" / MAIN).read_text().strip()})
+    assert done["land"]["status"] == "replayed", done
+    world.promises("replayed land", refs={MAIN: done["land"]["landed"]})
+    return world
+
+
+@story
+def shared_tree(folder: Path, skip: str) -> World:
+    """A tree that many workspaces stand on is whole once it has its name."""
+    world = started(folder, skip)
+    text = "".join(f"{n}\n" for n in range(3000))
+    world.promises("start", refs={MAIN: world.commit("deep/er/pages.txt", text, "--advance", "main",
+                                                     run=world.plain)})  # fmt: skip
+    world.watch()
+    argv = [sys.executable, "-m", "tests.power.shared", skip or "--tell", str(world.store), str(world.top / "shared")]
+    place = Path(world.trace(argv)[0].decode().strip())
+    files = {path.relative_to(place): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    assert Path("tree/deep/er/pages.txt") in files
+
+    def is_whole(w: World) -> list[str]:
+        torn = [str(name) for name, data in files.items() if _bytes(place / name) != data]
+        return [f"the shared tree lacks {name}" for name in torn] if place.exists() else []
+
+    world.promises("shared tree", checks=[is_whole])
     return world
 
 
@@ -680,7 +910,7 @@ def workspace_again(folder: Path, skip: str) -> World:
 def run(folder: Path, skip: str) -> World:
     """A run in a repository: its report is there, and its branch."""
     world = World(folder, skip, init=False)
-    there = source(world, "project", {"f": "f\n"})
+    there = source(world.top / "project", {"f": "f\n"})
     world.store = there / ".git" / "ropewalk"
     world.plain("init", str(there))
     world.promise = world.promise._replace(store=True)

@@ -1,6 +1,8 @@
 """Runs a command with one of the code's syncs left out: `python -m tests.power.without SITE COMMAND…`.
 
-With `--tell` in the place of SITE nothing is left out, and each sync says before which sites led to it.
+With `--tell` in the place of SITE nothing is left out, and each sync says before which sites led to it; with `--die`
+the process is killed where it would first sync the log, with `--die=MODULE:FUNCTION` after that was called. RWTEST_MEET
+names another command and the function before which it comes in.
 A site is FILE:FUNCTION:NUMBER, a call that ends in a sync: `os.fsync` and `os.fdatasync` themselves, and every call
 of a function that is there to sync. Without it nothing is synced by way of that line; all else happens.
 """
@@ -10,48 +12,54 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import importlib
+import json
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from .calls import SITES
 
 SRC = Path(__file__).parents[2] / "src" / "ropewalk"
-HELPERS = {"sync_packs", "build_index", "arrival_synced"}
+HELPERS = {"sync_packs", "secure_packs", "build_index", "arrival_synced", "sync_file_system"}
 """Functions outside core/durable.py that make something durable for whoever calls them."""
-_FSYNC = {"fsync", "fdatasync"}
+_FSYNC, _FLUSH = {"fsync", "fdatasync"}, {"flush", "vouch"}
 
 
 @functools.cache
 def sites() -> dict[str, int]:
-    """Gives the line of every site of the package by its name."""
+    """Gives the line of every site of the package by its name; a command reads what RWTEST_SITES has of it."""
+    if known := os.environ.get("RWTEST_SITES"):
+        return json.loads(Path(known).read_text())  # type: ignore[no-any-return]
     found: dict[str, int] = {}
-    durable = {f.name for f in _functions(SRC / "core" / "durable.py") if f.name != "write_all"}
+    tree = ast.parse((SRC / "core" / "durable.py").read_text(encoding="utf-8"))
+    durable = {name for name, _ in _calls(tree) if name not in ("", "write_all")}
     for path in sorted(SRC.rglob("*.py")):
         own = _imported(path, durable) if path.name != "durable.py" else durable
-        for function in _functions(path):
-            calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and _syncs(node, own, durable)]
-            for number, node in enumerate(sorted(calls, key=lambda call: call.lineno), 1):
-                found[f"{path.relative_to(SRC)}:{function.name}:{number}"] = node.lineno
+        for function, calls in _calls(ast.parse(path.read_text(encoding="utf-8"))):
+            lines = sorted(call.lineno for call in calls if _syncs(call, own, durable))
+            for number, line in enumerate(lines, 1):
+                found[f"{path.relative_to(SRC)}:{function}:{number}"] = line
     return found
 
 
-@functools.cache
-def flushes() -> set[str]:
-    """Gives the sites that call `Store.flush`, whose note of what is on disk spares others their sync."""
-    found = set()
-    for site, line in sites().items():
-        path = SRC / site.split(":")[0]
-        if ".flush(" in path.read_text(encoding="utf-8").splitlines()[line - 1]:
-            found.add(site)
-    return found
-
-
-def _functions(path: Path) -> list[ast.FunctionDef]:
-    return [n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.FunctionDef)]
+def _calls(node: ast.AST, name: str = "") -> Iterator[tuple[str, list[ast.Call]]]:
+    """Yields each function by its full name with the calls that are in it and in no function inside it."""
+    own: list[ast.Call] = []
+    inside = [*ast.iter_child_nodes(node)]
+    while inside:
+        child = inside.pop()
+        if isinstance(child, ast.FunctionDef | ast.ClassDef):
+            yield from _calls(child, f"{name}.{child.name}" if name else child.name)
+            continue
+        if isinstance(child, ast.Call):
+            own.append(child)
+        inside += ast.iter_child_nodes(child)
+    yield name, own
 
 
 def _imported(path: Path, durable: set[str]) -> set[str]:
@@ -75,7 +83,7 @@ def _syncs(call: ast.Call, own: set[str], durable: set[str]) -> bool:
         (owner == "os" and what.attr in _FSYNC)
         or (owner == "durable" and what.attr in durable)
         or what.attr in HELPERS
-        or (owner in ("store", "self") and what.attr == "flush")
+        or (what.attr in _FLUSH and ast.unparse(what.value).split(".")[-1] in ("store", "self"))
     )
 
 
@@ -83,17 +91,16 @@ def leave_out(site: str) -> None:
     """Makes the syncs of this process that come by way of a site's line do nothing."""
     path, number = str(SRC / site.split(":")[0]), sites()[site]
 
-    def here(frame: Any) -> bool:
-        return bool(frame.f_code.co_filename == path and frame.f_lineno == number)
+    def by_way() -> bool:
+        frame = sys._getframe(2)
+        while frame is not None and (frame.f_code.co_filename, frame.f_lineno) != (path, number):
+            frame = frame.f_back  # type: ignore[assignment]
+        return frame is not None
 
-    def wrapped(real: Callable[[int], None]) -> Callable[[int], None]:
-        def sync(fd: int) -> None:
-            frame = sys._getframe(1)
-            while frame is not None:
-                if here(frame):
-                    return
-                frame = frame.f_back  # type: ignore[assignment]
-            real(fd)
+    def wrapped(real: Callable[[Any], None]) -> Callable[[Any], None]:
+        def sync(fd: Any) -> None:
+            if not by_way():
+                real(fd)
 
         return sync
 
@@ -103,20 +110,19 @@ def leave_out(site: str) -> None:
 
     def flushing(self: Store, op: int | None = None, *, always: bool = False) -> None:
         # a flush that is left out must not note that it was made
-        if not here(sys._getframe(1)):
+        if not by_way():
             flush(self, op, always=always)
 
     Store.flush = flushing  # type: ignore[method-assign]
-    os.fsync = wrapped(os.fsync)
-    os.fdatasync = wrapped(os.fdatasync)
+    _wrap(wrapped)
 
 
 def tell() -> None:
     """Makes each sync of this process name the sites that led to it, by a system call that does nothing else."""
     places = {(str(SRC / site.split(":")[0]), line): site for site, line in sites().items()}
 
-    def wrapped(real: Callable[[int], None]) -> Callable[[int], None]:
-        def sync(fd: int) -> None:
+    def wrapped(real: Callable[[Any], None]) -> Callable[[Any], None]:
+        def sync(fd: Any) -> None:
             frame = sys._getframe(1)
             found = []
             while frame is not None:
@@ -129,17 +135,69 @@ def tell() -> None:
 
         return sync
 
+    _wrap(wrapped)
+
+
+def _wrap(wrapped: Callable[[Callable[[Any], None]], Callable[[Any], None]]) -> None:
+    """Puts something around every sync of this process."""
+    from ropewalk.workspace import mounts
+
     os.fsync = wrapped(os.fsync)
     os.fdatasync = wrapped(os.fdatasync)
+    mounts.sync_file_system = wrapped(mounts.sync_file_system)
+
+
+def die(after: str) -> None:
+    """Makes this process kill itself where it first syncs the log, or first after it called MODULE:FUNCTION."""
+    called = not after
+
+    def note() -> None:
+        nonlocal called
+        called = True
+
+    def sync(fd: int) -> None:
+        if called:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(fd)
+
+    real, os.fdatasync = os.fdatasync, sync
+    if after:
+        _before(after, note)
+
+
+def _before(where: str, what: Callable[[], None]) -> None:
+    """Does something before each call of MODULE:FUNCTION."""
+    name, _, function = where.partition(":")
+    module = importlib.import_module(name)
+    real = getattr(module, function)
+
+    def met(*args: Any, **options: Any) -> Any:
+        what()
+        return real(*args, **options)
+
+    setattr(module, function, met)
+
+
+def meet(where: str, argv: Sequence[str]) -> None:
+    """Lets another command run from start to end right before this process first calls MODULE:FUNCTION."""
+    waiting = [argv]
+
+    def other() -> None:
+        if waiting:
+            subprocess.run(waiting.pop(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
+
+    _before(where, other)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--tell":
         tell()
-    elif sys.argv[1] == "--die":
-        os.fdatasync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)
+    elif sys.argv[1].startswith("--die"):
+        die(sys.argv[1].partition("=")[2])
     else:
         leave_out(sys.argv[1])
+    if other := os.environ.pop("RWTEST_MEET", ""):
+        meet(*json.loads(other))
     from ropewalk.cli.main import main
 
     sys.exit(main(sys.argv[2:]))

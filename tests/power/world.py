@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,8 @@ from ropewalk.store import layout, verify
 from ropewalk.store.store import Store
 
 from .calls import Call, read, traced
-from .disk import ALL, LATE, NAMES, STRICT, Disk, Outcome
+from .disk import ALL, GONE, LATE, NAMES, STRICT, Disk, Outcome
+from .without import sites
 
 AGENT = "power/one"
 GIT_ENV = {
@@ -30,7 +31,7 @@ GIT_ENV = {
     "GIT_COMMITTER_EMAIL": "stock@example.com",
 }  # fmt: skip
 TOP = Path(__file__).parents[2]
-FIXED: list[Outcome] = [STRICT, NAMES, LATE, ALL]
+FIXED: list[Outcome] = [STRICT, NAMES, GONE, LATE, ALL]
 AGAIN = ("commit", "land", "git", "gc", "repair")
 """Commands that may be run once more, however far they came."""
 Check = Callable[["World"], list[str]]
@@ -63,8 +64,10 @@ class World:
         self.top.mkdir()
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "ROPEWALK_"))}
         home = folder / "home"
+        known = folder / "sites.json"
+        known.write_text(json.dumps(sites()))
         self.env |= {"HOME": str(home), "XDG_DATA_HOME": f"{self.top}/data", "XDG_STATE_HOME": f"{home}/state",
-                     "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
+                     "PYTHONDONTWRITEBYTECODE": "1", "RWTEST_SITES": str(known)}  # fmt: skip
         if like is not None:
             shutil.copytree(like, self.store)
         elif init:
@@ -75,12 +78,22 @@ class World:
 
     def command(self, *words: str) -> list[str]:
         """Gives the argv of a command that tells its sites, or leaves one out."""
-        how = [self.skip] if self.skip else ["--tell"]
-        return [sys.executable, "-m", "tests.power.without", *how, *words, "--store", str(self.store), "--as", AGENT]
+        how = self.skip or "--tell"
+        return [sys.executable, "-m", "tests.power.without", how, *self._told(words)]
+
+    def dying(self, *words: str, after: str = "") -> list[str]:
+        """Gives the argv of a command that is killed where it would first sync the log (after a call of `after`)."""
+        how = f"--die={after}" if after else "--die"
+        return [sys.executable, "-m", "tests.power.without", how, *self._told(words)]
+
+    def _told(self, words: Sequence[str]) -> list[str]:
+        """Gives a command's words with the store and who asks, before a command of its own that follows `--`."""
+        end = words.index("--") if "--" in words else len(words)
+        return [*words[:end], "--store", str(self.store), "--as", AGENT, *words[end:]]
 
     def plain(self, *words: str, ok: bool = True) -> Any:
         """Runs a command that is not traced and gives its result, or its error where it must fail."""
-        argv = [sys.executable, "-m", "ropewalk.cli.main", *words, "--store", str(self.store), "--as", AGENT]
+        argv = [sys.executable, "-m", "ropewalk.cli.main", *self._told(words)]
         done = subprocess.run(argv, cwd=TOP, env=self.env, capture_output=True, timeout=120)
         return _result(done.stdout, done.stderr, ok)
 
@@ -90,21 +103,27 @@ class World:
 
     # commands and promises
 
-    def trace(self, argv: Sequence[str], inject: str = "", codes: Collection[int] = (0,)) -> tuple[bytes, bytes]:
+    def trace(
+        self, argv: Sequence[str], inject: str = "", codes: Collection[int] = (0,), env: Mapping[str, str] = {}
+    ) -> tuple[bytes, bytes]:
         """Runs any program, traced, and gives what it printed."""
         if self.disk is None:
             self.watch()
         log = self.folder / "trace"
-        code, out, err = traced(list(argv), TOP, self.env, log, inject)
+        code, out, err = traced(list(argv), TOP, self.env | env, log, inject)
         assert code in codes, (code, out[-2000:], err[-2000:])
         self.calls += read(log)
         log.unlink()
         return out, err
 
-    def run(self, *words: str, inject: str = "", ok: bool = True) -> Any:
-        """Runs a traced command and gives its result, or its error where it must fail."""
+    def run(self, *words: str, inject: str = "", ok: bool = True, meet: tuple[str, Sequence[str]] | None = None) -> Any:
+        """Runs a traced command and gives its result, or its error where it must fail.
+
+        `meet` names a function (MODULE:FUNCTION) and the argv of another command that runs right before its first call.
+        """
         start = len(self.calls)
-        out, err = self.trace(self.command(*words), inject, range(256))
+        env = {"RWTEST_MEET": json.dumps(meet)} if meet else {}
+        out, err = self.trace(self.command(*words), inject, range(256), env)
         if ok:
             self.commands.append((start, len(self.calls), words))
         return _result(out, err, ok)
@@ -147,7 +166,7 @@ class World:
 
     # power losses
 
-    def sites(self) -> set[str]:
+    def led(self) -> set[str]:
         """Gives the sites of the code that led to a sync in this world."""
         return {site for call in self.calls for site in call.sites}
 

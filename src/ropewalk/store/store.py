@@ -302,8 +302,9 @@ class Store:
     def flush(self, op: int | None = None, *, always: bool = False) -> None:
         """Syncs the WAL so that everything up to operation `op` (default: all that is seen) is on disk.
 
-        `always` is for what was written without an operation, of which no mark tells. A mark in the file `flushed` saves the sync when another process made it already. A sync that fails
-        poisons the store: it can't be repeated into a success, because the kernel reports a lost write once.
+        `always` is for what was written without an operation, of which no mark tells. A mark in the file `flushed`
+        saves the sync when another process made it already. A sync that fails poisons the store: it can't be repeated
+        into a success, because the kernel reports a lost write once.
         """
         if op is None:
             op = self.last_op()
