@@ -167,6 +167,8 @@ def configuration() -> str:
     for setting in config.SETTINGS:
         shown = "" if setting.default is None else f"`{setting.default}`".replace(".0`", "`")
         lines.append(f"| `{setting.name}` | `{setting.variable}` | {shown} | {setting.purpose} |")
+    handed = ", ".join(f"`{name}` ({purpose})" for name, purpose in config.HANDED_ON.items())
+    lines.append(f"\nropewalk's own processes give each other {handed}; nobody sets these by hand.")
     return "\n".join(lines) + "\n"
 
 

@@ -49,6 +49,14 @@ SETTINGS: tuple[Setting, ...] = (
         "how long a writer waits for the writer lock before it answers E_BUSY",
     ),
     Setting(
+        "remote_wait",
+        "seconds",
+        60.0,
+        "ROPEWALK_REMOTE_WAIT",
+        None,
+        "how long another repository may be silent before a command answers E_REMOTE (0: an hour)",
+    ),
+    Setting(
         "merge.structural",
         "switch",
         True,
@@ -58,6 +66,12 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("data_home", "path", "~/.local/share", "XDG_DATA_HOME", None, "below it are workspaces made without --dir"),
 )
+
+HANDED_ON: dict[str, str] = {
+    "ROPEWALK_PUSHER": "whose token a push came with, from `rw serve` to the hooks",
+    "ROPEWALK_RIGHTS": "what that token's holder may do",
+}
+"""Variables that ropewalk's own processes give each other, and their purposes; nobody sets them by hand."""
 
 MAX_SECONDS = 86_400.0
 _ON, _OFF = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
