@@ -121,7 +121,7 @@ def test_a_hang_is_bounded(store: Any, tmp_path: Path, git: Any) -> None:
     hook.chmod(0o755)
     started = time.monotonic()
     with pytest.raises(RemoteError, match="did not answer"):
-        exporting.export_branch(store, str(out), "main", "main", timeout=1)
+        exporting.export_branch(store, str(out), "main", "main", wait=1)
     assert time.monotonic() - started < 60
     pid = int((tmp_path / "pid").read_text())
     assert gone(pid, time.monotonic() + 10), "the hook outlived the command"

@@ -93,9 +93,9 @@ class ChildTimeout(Exception):
         self.seconds = seconds
 
 
-def clean_env(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Gives the environment for a child without git's repository variables, so that a caller's GIT_DIR can't leak."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+def clean_env(extra: Mapping[str, str] | None = None, *, keep: Sequence[str] = ()) -> dict[str, str]:
+    """Gives the environment for a child without git's variables but those to keep, so that no GIT_DIR can leak."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k in keep}
     if extra:
         env.update(extra)
     return env
@@ -131,11 +131,13 @@ def run(
     cwd: str | None = None,
     timeout: float = 600.0,
     tied: bool = False,
+    silence: float | None = None,
 ) -> Done:
     """Runs a program to its end and gives what it printed; kills its whole process group at the bound (seconds).
 
-    A `tied` one is killed by the kernel when this process dies, where util-linux is installed.
-    Raises `ChildTimeout` at the bound and `FileNotFoundError` when there is no such program.
+    A `tied` one is killed by the kernel when this process dies, where util-linux is installed. With `silence` there
+    is a second bound: so long may neither it nor what it started read, write or compute anything, where `/proc` tells.
+    Raises `ChildTimeout` at a bound and `FileNotFoundError` when there is no such program.
     """
     import shutil
     import subprocess
@@ -151,16 +153,57 @@ def run(
         start_new_session=True,
     )
     try:
-        out, err = child.communicate(stdin, timeout=timeout)
-    except subprocess.TimeoutExpired:
+        out, err = _communicate(child, stdin, timeout, silence)
+    except subprocess.TimeoutExpired as error:
         kill_group(child)
         child.communicate()
-        raise ChildTimeout([str(argv[0])], timeout) from None
+        raise ChildTimeout([str(argv[0])], error.timeout) from None
     except BaseException:
         kill_group(child)
         child.communicate()
         raise
     return Done(child.returncode, out, err)
+
+
+def _communicate(
+    child: subprocess.Popen[bytes], stdin: bytes | None, timeout: float, silence: float | None
+) -> tuple[bytes, bytes]:
+    """Gives what a child prints until its end; `subprocess.TimeoutExpired` says which bound it met."""
+    import subprocess
+    import time
+
+    began = since = time.monotonic()
+    seen: frozenset[tuple[str, ...]] | None = None
+    while True:
+        left = began + timeout - time.monotonic()
+        try:
+            return child.communicate(stdin, timeout=left if silence is None else min(left, silence / 4))
+        except subprocess.TimeoutExpired:
+            stdin, now = None, time.monotonic()  # what there was to send is being sent
+            if now - began >= timeout:
+                raise subprocess.TimeoutExpired(child.args, timeout) from None
+            stirred = _doings(child.pid)
+            if stirred != seen:
+                seen, since = stirred, now
+            elif seen and silence is not None and now - since >= silence:
+                raise subprocess.TimeoutExpired(child.args, silence) from None
+
+
+def _doings(session: int) -> frozenset[tuple[str, ...]]:
+    """Gives what each process of a session has read, written and computed so far; nothing where `/proc` can't say."""
+    found = set()
+    for pid in os.listdir("/proc") if os.path.isdir("/proc") else []:
+        if not pid.isdigit():
+            continue
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                words = file.read().rpartition(b")")[2].decode("ascii").split()
+            if int(words[3]) == session:
+                with open(f"/proc/{pid}/io", encoding="ascii") as file:
+                    found.add((pid, *words[11:13], *file.read().split()[1:4:2]))
+        except OSError:
+            continue
+    return frozenset(found)
 
 
 class Output:

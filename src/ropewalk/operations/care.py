@@ -253,7 +253,7 @@ def _place(ctx: Context, text: str, stack: ExitStack) -> Source:
         return sources.of_folder(repo, ctx.path(text))
     ctx.progress(f"repair: fetching {text}")
     where = text if transport.is_url(text) else ctx.path(text)
-    objects = stack.enter_context(lending.lent(ctx.store.layout.root, where))
+    objects = stack.enter_context(lending.lent(ctx.store.layout.root, where, ctx.remote_wait))
     return sources.Source(text, repo, objects)
 
 

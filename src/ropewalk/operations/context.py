@@ -76,6 +76,11 @@ class Context:
         self._root = root
 
     @property
+    def remote_wait(self) -> float:
+        """Gives how long another repository may be silent, in seconds."""
+        return float(self.settings["remote_wait"].value or 0)
+
+    @property
     def opened(self) -> Store | None:
         """Gives the store if it was opened."""
         return self._store

@@ -81,7 +81,7 @@ def clone(ctx: Context, req: CloneRequest) -> Cloned:
     if os.path.lexists(root):
         raise InvalidError(f"there is something at {root} already", hint="name another folder", path=root)
     actor = ctx.agent_or_none or "git/import"
-    listing = transport.listing(None, transport.place(url))
+    listing = transport.listing(None, transport.place(url), wait=ctx.remote_wait)
     branches = sorted(ref for ref in listing.refs if ref.startswith("refs/heads/"))
     if not branches:
         raise NotFoundError(f"{req.url} has no commit yet", hint="push something to it first", repository=req.url)
@@ -91,7 +91,7 @@ def clone(ctx: Context, req: CloneRequest) -> Cloned:
     def fill(part: str) -> None:
         with Store(part) as store:
             origin = remotes.add(store, "origin", url, actor)
-            made.append(remotes.fetch(store, origin, actor, progress=ctx.progress))
+            made.append(remotes.fetch(store, origin, actor, progress=ctx.progress, wait=ctx.remote_wait))
             refs.move(store, actor, [Move(branch, None, remotes.tracked(store, origin, branch))], "clone")
 
     layout.create(root, str(uuid.uuid4()), name, short_ref(branch), fill)
@@ -184,7 +184,9 @@ class FetchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 )
 def fetch(ctx: Context, req: FetchRequest) -> remotes.Fetched:
     """Fetches."""
-    return remotes.fetch(ctx.store, remotes.need(ctx.store, req.remote), ctx.agent, progress=ctx.progress)
+    return remotes.fetch(
+        ctx.store, remotes.need(ctx.store, req.remote), ctx.agent, progress=ctx.progress, wait=ctx.remote_wait
+    )
 
 
 class PushRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -210,7 +212,7 @@ def push(ctx: Context, req: PushRequest) -> remotes.Pushed:
     ref, _, branch = (req.ref or "").partition(":")
     return remotes.push(
         ctx.store, remotes.need(ctx.store, req.remote), ref or default_branch(ctx.store), branch or None, ctx.agent,
-        progress=ctx.progress,
+        progress=ctx.progress, wait=ctx.remote_wait,
     )  # fmt: skip
 
 
@@ -236,8 +238,9 @@ def sync_branch(ctx: Context, req: SyncRequest) -> sync.Synced:
     """Syncs."""
     ref = check_ref(req.ref) if req.ref is not None else default_branch(ctx.store)
     return sync.sync(
-        ctx.store, remotes.need(ctx.store, req.remote), ref, ctx.agent, push=not req.no_push, progress=ctx.progress
-    )
+        ctx.store, remotes.need(ctx.store, req.remote), ref, ctx.agent, push=not req.no_push, progress=ctx.progress,
+        wait=ctx.remote_wait,
+    )  # fmt: skip
 
 
 class SyncStatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

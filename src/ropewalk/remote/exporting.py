@@ -21,7 +21,9 @@ from ropewalk.store.store import Store, need_ref
 
 _TAGS = "refs/tags/"
 _TOTAL = re.compile(rb"Total (\d+)")
-_LOST = ("non-fast-forward", "fetch first", "stale info", "cannot lock ref", "failed to update ref")
+_LOST = ("non-fast-forward", "fetch first", "stale info")
+_NOT_SET = ("cannot lock ref", "failed to update ref")
+"""Are git's words for a ref that has moved meanwhile, and for one that could not be written for whatever reason."""
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -233,7 +235,7 @@ def _push(store: Store, there: Place, head: str, name: str, wait: float) -> Expo
             wait=wait, ok=None,
         )  # fmt: skip
         if done.code:
-            raise _refused(there, name, old, head, done.out + b"\n" + done.err)
+            raise _refused(store, there, name, old, head, done.out + b"\n" + done.err)
     written = _TOTAL.search(done.err)
     return Exported(new, int(written[1]) if written else 0, head, head, short_ref(name), old, True, new < total)
 
@@ -263,8 +265,9 @@ def _moved(there: Place, name: str, old: str | None, head: str) -> CasMismatchEr
     )
 
 
-def _refused(there: Place, name: str, old: str | None, head: str, said: bytes) -> RopewalkError:
+def _refused(store: Store, there: Place, name: str, old: str | None, head: str, said: bytes) -> RopewalkError:
     words = transport.words_of(said)
+    verdict = next((line for line in words.split("\n") if line.startswith("!")), "")
     if ".lock': File exists" in words:
         return RemoteError(
             f"{short_ref(name)} of {transport.shown(there)} is locked by a git process: {words}",
@@ -273,8 +276,12 @@ def _refused(there: Place, name: str, old: str | None, head: str, said: bytes) -
             branch=short_ref(name),
             reason="locked",
         )
-    if any(mark in words for mark in _LOST):
+    if any(mark in verdict for mark in _LOST):
         return _moved(there, name, old, head)
+    if any(mark in verdict for mark in _NOT_SET):
+        now = transport.listing(store.layout.repo, there, name).refs.get(name)
+        if now != old:
+            return _moved(there, name, now, head)
     if "currently checked out" in words:
         return RemoteError(
             f"{short_ref(name)} is checked out in {transport.shown(there)}",
@@ -284,7 +291,7 @@ def _refused(there: Place, name: str, old: str | None, head: str, said: bytes) -
             reason="checked_out",
         )
     error = transport.failure(there, said)
-    if isinstance(error, RemoteError) and "rejected" in words:
+    if isinstance(error, RemoteError) and verdict and error.details.get("reason") not in ("too_large", "forbidden"):
         return RemoteError(
             f"{transport.shown(there)} refused {short_ref(name)}: {words}",
             hint="see what its hooks or rules say",

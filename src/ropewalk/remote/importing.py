@@ -99,7 +99,7 @@ def import_branch(
     into: str | None,
     actor: str,
     progress: Callable[[str], None] | None = None,
-    timeout: float = transport.TIMEOUT,
+    wait: float = transport.WAIT,
 ) -> Imported:
     """Brings a branch (short or full ref name; None: the source's current one) into the ref `into`.
 
@@ -109,7 +109,7 @@ def import_branch(
     `E_SHALLOW`, `E_UNSUPPORTED`, `E_REMOTE`, `E_BUSY`.
     """
     there = transport.place(source)
-    name, head, peeled = _find(store, there, branch)
+    name, head, peeled = _find(store, there, branch, wait)
     target = check_ref(into if into is not None else name)
     if not target.startswith(_TAGS):
         head = peeled
@@ -120,12 +120,12 @@ def import_branch(
     if there.path is not None:
         _check_whole(there, head)
     if progress is not None:
-        progress(f"importing {short_ref(name)} of {there.address}")
+        progress(f"importing {short_ref(name)} of {transport.shown(there)}")
     with _incoming(store, head) as (folder, env):
-        _fetch(store, there, [head], env, timeout)
+        _fetch(store, there, [head], env, wait)
         _check_commit(store, head, env)
+        imported, skipped = _counts(store, there, [head], env)
         _check_forward(store, target, head, env)
-        imported, skipped = _counts(store, [head], env)
         fetched = _take(store, folder, [head], env)
         result = _record(store, target, head, actor, fetched, imported, skipped)
     _tidy(store)
@@ -134,7 +134,7 @@ def import_branch(
 
 def bring_refs(
     store: Store, there: Place, wanted: Mapping[str, str], gone: Sequence[str], *, kind: str, actor: str,
-    progress: Callable[[str], None] | None = None, timeout: float = transport.TIMEOUT,
+    progress: Callable[[str], None] | None = None, wait: float = transport.WAIT,
 ) -> tuple[int, list[Move]]:  # fmt: skip
     """Brings what refs of another repository point to and sets refs here to it, forward or not, as one operation.
 
@@ -149,13 +149,13 @@ def bring_refs(
         store.flush()
         return 0, []
     if progress is not None and heads:
-        progress(f"fetching {len(heads)} refs of {there.address}")
+        progress(f"fetching {len(heads)} refs of {transport.shown(there)}")
     imported = 0
     fetched = _Fetched([], [])
     with _incoming(store, (heads or ["none"])[0]) as (folder, env):
         if heads:
-            _fetch(store, there, heads, env, timeout)
-            imported, _ = _counts(store, heads, env)
+            _fetch(store, there, heads, env, wait)
+            imported, _ = _counts(store, there, heads, env)
             fetched = _take(store, folder, heads, env)
         for _ in range(_ATTEMPTS):
             moves = [Move(n, store.ref(n), oid) for n, oid in sorted(wanted.items()) if store.ref(n) != oid]
@@ -234,27 +234,27 @@ def _sweep(root: str) -> None:
             os.close(fd)
 
 
-def _find(store: Store, there: Place, branch: str | None) -> tuple[str, str, str]:
+def _find(store: Store, there: Place, branch: str | None, wait: float) -> tuple[str, str, str]:
     """Gives (full name, id, id of what a tag object points to in the end) of the branch or tag in the source."""
     if branch is None:
-        found = transport.listing(store.layout.repo, there, "HEAD")
+        found = transport.listing(store.layout.repo, there, "HEAD", wait=wait)
         if found.head is None or "HEAD" not in found.refs:
             raise NotFoundError(
-                f"{there.address} is on no branch that has a commit",
+                f"{transport.shown(there)} is on no branch that has a commit",
                 hint="name a branch with --ref",
-                repository=there.address,
+                repository=transport.shown(there),
             )
         return found.head, found.refs["HEAD"], found.refs["HEAD"]
     name = check_ref(branch)
     # the second pattern is for the commit a tag points to
-    found = transport.listing(store.layout.repo, there, name, name + "^{}")
+    found = transport.listing(store.layout.repo, there, name, name + "^{}", wait=wait)
     if name not in found.refs:
-        others = transport.listing(store.layout.repo, there, "refs/heads/*").refs
+        others = transport.listing(store.layout.repo, there, "refs/heads/*", wait=wait).refs
         raise NotFoundError(
-            f"{there.address} has no branch {short_ref(name)!r}",
+            f"{transport.shown(there)} has no branch {short_ref(name)!r}",
             hint="it has " + (", ".join(short_ref(n) for n in sorted(others)[:10]) or "no branches at all"),
             ref=short_ref(name),
-            repository=there.address,
+            repository=transport.shown(there),
         )
     return name, found.refs[name], found.peeled.get(name, found.refs[name])
 
@@ -275,9 +275,9 @@ def _check_whole(there: Place, head: str) -> None:
         parents = [line[7:47].decode("ascii") for line in lines if line.startswith(b"parent ")]
         if parents:
             raise ShallowError(
-                f"{there.address} is a shallow clone: the commit {parents[0]} is missing",
-                hint=f"run `git -C {there.address} fetch --unshallow`, then import again",
-                repository=there.address,
+                f"{transport.shown(there)} is a shallow clone: the commit {parents[0]} is missing",
+                hint=f"run `git -C {transport.shown(there)} fetch --unshallow`, then import again",
+                repository=transport.shown(there),
                 object=parents[0],
             )
 
@@ -298,13 +298,13 @@ def _common_dir(path: str) -> str | None:
     return found[1] if found else None
 
 
-def _fetch(store: Store, there: Place, heads: Sequence[str], env: dict[str, str], timeout: float) -> None:
+def _fetch(store: Store, there: Place, heads: Sequence[str], env: dict[str, str], wait: float) -> None:
     """Fetches commits with all they stand on; writes objects alone, no ref and no FETCH_HEAD."""
     repo = store.layout.repo
-    if not transport.fetch(repo, there, heads, unpack_limit=UNPACK_LIMIT, extra_env=env, timeout=timeout):
+    if not transport.fetch(repo, there, heads, unpack_limit=UNPACK_LIMIT, extra_env=env, wait=wait):
         wanted = _lines(heads) + _known(store)
         walk = git(repo, "rev-list", "--objects", "--quiet", "--stdin", stdin=wanted, extra_env=env, ok=(0, 128),
-                   timeout=timeout)  # fmt: skip
+                   timeout=transport.TIMEOUT)  # fmt: skip
         if walk.code:
             raise transport.failure(there, walk.err)
 
@@ -346,15 +346,20 @@ def _count(store: Store, env: dict[str, str], heads: Sequence[str]) -> int:
     return int(out.text())
 
 
-def _counts(store: Store, heads: Sequence[str], env: dict[str, str]) -> tuple[int, int]:
-    """Gives how many commits below some heads are new to the store, and how many it has."""
+def _counts(store: Store, there: Place, heads: Sequence[str], env: dict[str, str]) -> tuple[int, int]:
+    """Gives how many commits below some heads are new to the store, and how many it has.
+
+    `E_SHALLOW` when their history is cut off, which a fetch over a URL does not mind.
+    """
     repo = store.layout.repo
     known = _known(store)
+    walk = git(repo, "rev-list", "--stdin", stdin=_lines(heads) + known, extra_env=env, ok=(0, 128), timeout=600)
+    if walk.code:
+        raise transport.failure(there, walk.err)
     if not known and not maintain.packs(store) and not store.objects.loose.ids():
-        return _count(store, env, heads), 0
-    listed = git(repo, "rev-list", "--stdin", stdin=_lines(heads) + known, extra_env=env, timeout=600).out
-    there = git(repo, "cat-file", "--batch-check=%(objecttype)", "--buffer", stdin=listed, timeout=600).out
-    new = sum(line.endswith(b" missing") for line in there.splitlines())
+        return walk.out.count(b"\n"), 0
+    kinds = git(repo, "cat-file", "--batch-check=%(objecttype)", "--buffer", stdin=walk.out, timeout=600).out
+    new = sum(line.endswith(b" missing") for line in kinds.splitlines())
     return new, _count(store, env, heads) - new
 
 

@@ -12,7 +12,7 @@ from ropewalk.remote import transport
 
 
 @contextmanager
-def lent(root: str, source: str) -> Iterator[str]:
+def lent(root: str, source: str, wait: float = transport.WAIT) -> Iterator[str]:
     """Gives a folder with the objects that a URL or a bundle has, and removes it at the end.
 
     Everything that its refs reach is fetched, because a server gives no single objects. Raises `E_NOT_FOUND` and
@@ -25,7 +25,7 @@ def lent(root: str, source: str) -> Iterator[str]:
         transport.call(
             folder, there, "fetch", "--quiet", "--no-write-fetch-head", "--no-tags", "--no-recurse-submodules",
             "--refmap=", *transport.upload_pack(there), "--", there.address, "+refs/*:refs/lent/*",
-            timeout=transport.TIMEOUT,
+            wait=wait,
         )  # fmt: skip
         yield os.path.join(folder, "objects")
     finally:

@@ -20,7 +20,6 @@ from ropewalk.store.oplog import Move
 from ropewalk.store.store import Store, need_ref
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
-_SECRET = re.compile(r"(?<=://)([^/@\s]*)(?=@)")
 
 
 class Remote(msgspec.Struct, frozen=True):
@@ -32,7 +31,7 @@ class Remote(msgspec.Struct, frozen=True):
     @property
     def shown(self) -> str:
         """Gives the URL without a password in it."""
-        return _SECRET.sub(lambda found: found[1].split(":")[0], self.url)
+        return transport.public(self.url)
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -128,14 +127,14 @@ def tracked(store: Store, remote: Remote, branch: str) -> str | None:
 
 def fetch(
     store: Store, remote: Remote, actor: str, *, progress: Callable[[str], None] | None = None,
-    timeout: float = transport.TIMEOUT,
+    wait: float = transport.WAIT,
 ) -> Fetched:  # fmt: skip
     """Brings every branch of a remote, and its new tags, as one operation.
 
     A branch that is gone there is gone from its tracking refs; a tag that is here already is never moved.
     """
     there = transport.place(remote.url)
-    found = transport.listing(store.layout.repo, there)
+    found = transport.listing(store.layout.repo, there, wait=wait)
     wanted: dict[str, str] = {}
     for name, oid in found.refs.items():
         if name.startswith("refs/heads/"):
@@ -144,7 +143,7 @@ def fetch(
             wanted[name] = oid
     gone = [ref for ref, _ in store.refs(_tracking(remote.name, "")) if ref not in wanted]
     imported, moves = importing.bring_refs(
-        store, there, wanted, gone, kind="fetch", actor=actor, progress=progress, timeout=timeout
+        store, there, wanted, gone, kind="fetch", actor=actor, progress=progress, wait=wait
     )
     return Fetched(
         remote.name, remote.shown, imported,
@@ -155,7 +154,7 @@ def fetch(
 
 def push(
     store: Store, remote: Remote, ref: str, branch: str | None, actor: str, *,
-    progress: Callable[[str], None] | None = None, timeout: float = transport.TIMEOUT,
+    progress: Callable[[str], None] | None = None, wait: float = transport.WAIT,
 ) -> Pushed:  # fmt: skip
     """Pushes a ref to a branch of a remote by compare-and-swap, never forced, and notes where it is then.
 
@@ -163,7 +162,7 @@ def push(
     """
     full, _ = need_ref(store, ref)
     name = check_ref(branch if branch is not None else full)
-    done = exporting.export_branch(store, remote.url, full, name, progress=progress, timeout=timeout)
+    done = exporting.export_branch(store, remote.url, full, name, progress=progress, wait=wait)
     if name.startswith("refs/heads/"):
         note(store, remote, short_ref(name), done.head_sha, actor)
     status: Literal["created", "fast_forwarded", "up_to_date"] = (

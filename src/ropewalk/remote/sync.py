@@ -110,7 +110,7 @@ def status(store: Store, remote: Remote, ref: str) -> Status:
 
 def sync(
     store: Store, remote: Remote, ref: str, actor: str, *, push: bool = True,
-    progress: Callable[[str], None] = lambda line: None, timeout: float = transport.TIMEOUT,
+    progress: Callable[[str], None] = lambda line: None, wait: float = transport.WAIT,
 ) -> Synced:  # fmt: skip
     """Makes a branch here and there one line. Raises `E_CONFLICT` with a report, and nothing has moved then.
 
@@ -122,7 +122,7 @@ def sync(
     recognised: list[Known] = []
     relanded: list[Relanded] = []
     for attempt in range(1, MAX_ATTEMPTS + 1):
-        fetched = remotes.fetch(store, remote, actor, progress=progress, timeout=timeout)
+        fetched = remotes.fetch(store, remote, actor, progress=progress, wait=wait)
         imported += fetched.imported
         theirs = remotes.tracked(store, remote, branch)
         if theirs is not None:
@@ -139,7 +139,7 @@ def sync(
         pushed: Pushed | None = None
         if push:
             try:
-                pushed = remotes.push(store, remote, ref, branch, actor, progress=progress, timeout=timeout)
+                pushed = remotes.push(store, remote, ref, branch, actor, progress=progress, wait=wait)
             except CasMismatchError:
                 progress(f"{branch} of {remote.name} moved meanwhile")
                 continue
