@@ -130,8 +130,19 @@ def _only_loopback(event: str, args: tuple[Any, ...]) -> None:
         raise RuntimeError(f"a test tried to reach {host}; only loopback is allowed")
 
 
+def _unmount_below(folder: Path) -> None:
+    """Takes away what workspaces mounted below a folder, so that it can be removed."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        points = [line.split(" ")[4] for line in file]
+    for point in reversed([point for point in points if point.startswith(f"{folder}/")]):
+        subprocess.run(["umount", "-l", point], check=False)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fails the run when the real home is not as it was."""
+    """Unmounts what tests left; fails the run when the real home is not as it was."""
+    factory = getattr(session.config, "_tmp_path_factory", None)
+    if factory is not None and os.path.exists("/proc/self/mountinfo"):
+        _unmount_below(factory.getbasetemp())
     real = getattr(session.config, "_real", None)
     if real is None:
         return
