@@ -28,7 +28,7 @@ def can_share(one: str, two: str) -> bool:
     """Says whether a file in one folder can share its blocks with one in another."""
     names = [os.path.join(folder, f".probe-share-{os.getpid()}-{n}") for n, folder in enumerate((one, two))]
     try:
-        with open(names[0], "wb") as source, open(names[1], "wb") as target:
+        with open(names[0], "w+b") as source, open(names[1], "wb") as target:
             source.write(b"x" * 4096)
             source.flush()
             fcntl.ioctl(target.fileno(), SHARE, source.fileno())
