@@ -200,7 +200,7 @@ def _reland(store: Store, ref: str, ours: str, theirs: str, actor: str, progress
     head, new = theirs, []
     relanded: list[Relanded] = []
     changed: dict[str, Sequence[trees.Change]] = {}
-    who = identity.person(store.layout, actor, clock.now())
+    who, signer = identity.person(store.layout, actor, clock.now()), identity.signer(store.layout, actor)
     for oid in steps:
         if oid in seen:
             continue
@@ -217,7 +217,7 @@ def _reland(store: Store, ref: str, ours: str, theirs: str, actor: str, progress
         if merged.tree == target:
             recognised.append(Known(oid, head, "content"))
             continue
-        now = objects.write_commit(merged.tree, [head], commit.author, who, commit.message, commit.encoding)
+        now = objects.write_commit(merged.tree, [head], commit.author, who, commit.message, commit.encoding, signer)
         made = objects.take_new()
         for one in made:
             objects.loose.ensure(one.id, one.packed)  # the next merge may ask git

@@ -264,7 +264,7 @@ def write_changeset(
     from ropewalk.core import clock
 
     who = identity.person(store.layout, agent, clock.now())
-    oid = objects.write_commit(tree, parents, who, who, message)
+    oid = objects.write_commit(tree, parents, who, who, message, signer=identity.signer(store.layout, agent))
     new = objects.take_new()
     parent = parents[0] if parents else None
     with store.transaction() as tx:

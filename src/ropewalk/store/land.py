@@ -451,7 +451,8 @@ def prepare(
         guard.check_reverts(store, req.ref, base.commit, base_tree, wanted, author, req.since)
     message = _message(change.message, req, base.own, merged.structured)
     who = identity.person(store.layout, req.agent, clock.now())
-    commit = objects.write_commit(tree, [target], change.author, who, message, change.encoding)
+    commit = objects.write_commit(tree, [target], change.author, who, message, change.encoding,
+                                  identity.signer(store.layout, req.agent))  # fmt: skip
     return Prepared(target, commit, done, _merged_by(merged), author, objects.take_new(), base.commit, wanted)
 
 
@@ -555,7 +556,8 @@ def rebase(store: Store, *, agent: str, change: str, onto: str) -> tuple[str, st
     if merged.structured:
         merge.adopt(objects, merged.tree, (mine.tree, there))
     who = identity.person(store.layout, agent, clock.now())
-    oid = objects.write_commit(merged.tree, [onto], mine.author, who, mine.message, mine.encoding)
+    oid = objects.write_commit(merged.tree, [onto], mine.author, who, mine.message, mine.encoding,
+                               identity.signer(store.layout, agent))  # fmt: skip
     new = objects.take_new()
     with store.transaction() as tx:
         tx.record("rebase", agent, (), [(oid, store.agent_of(change) or agent)])

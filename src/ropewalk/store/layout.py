@@ -84,6 +84,7 @@ _AUTHORS = """# Agent families and the names and addresses their commits carry.
 # [claude]
 # name = "Claude ({instance})"
 # email = "{instance}@claude.example.com"
+# sign = "ssh:~/.ssh/claude_signing"   or "gpg:KEY": commits are signed when they are made
 """
 
 

@@ -343,9 +343,13 @@ class Objects:
         committer: Person,
         message: bytes,
         encoding: bytes = b"",
+        signer: Callable[[bytes], bytes] | None = None,
     ) -> str:
         """Writes a commit and gives its id; `encoding` names the message's, when it is not UTF-8."""
-        oid = self.write("commit", commit_bytes(tree, parents, author, committer, message, encoding))
+        content = commit_bytes(tree, parents, author, committer, message, encoding)
+        if signer is not None:
+            content = signed(content, signer(content))
+        oid = self.write("commit", content)
         self._commits[oid] = Commit(oid, tree, tuple(parents), author, committer, message, encoding)
         return oid
 
@@ -407,6 +411,12 @@ def commit_bytes(
     if encoding:
         lines.append(b"encoding " + encoding)
     return b"\n".join(lines) + b"\n\n" + message
+
+
+def signed(content: bytes, signature: bytes) -> bytes:
+    """Gives a commit's content with the signature of it in its header."""
+    head, _, message = content.partition(b"\n\n")
+    return head + b"\ngpgsig " + signature.replace(b"\n", b"\n ") + b"\n\n" + message
 
 
 def parse_commit(oid: str, raw: bytes) -> Commit:
