@@ -7,7 +7,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ropewalk.core.errors import BusyError, InvalidError, NotFoundError, WorkspaceDamagedError, WorkspaceGoneError
+from ropewalk.core.errors import (
+    BusyError,
+    InvalidError,
+    NotFoundError,
+    WorkspaceDamagedError,
+    WorkspaceGoneError,
+    WorkspaceNotMountedError,
+)
 from ropewalk.core.ids import check_ref
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
@@ -38,7 +45,14 @@ class WsSnapshots(msgspec.Struct, frozen=True):
     request=WsSnapshotRequest,
     response=WsSnapshots,
     summary="Keep what workspaces hold now, where no workspace can reach it",
-    errors=(NotFoundError, InvalidError, WorkspaceGoneError, WorkspaceDamagedError, BusyError),
+    errors=(
+        NotFoundError,
+        InvalidError,
+        WorkspaceGoneError,
+        WorkspaceDamagedError,
+        WorkspaceNotMountedError,
+        BusyError,
+    ),
     writes=True,
     command=Command(positional=("name?",)),
 )
@@ -53,7 +67,7 @@ def ws_snapshot(ctx: Context, req: WsSnapshotRequest) -> WsSnapshots:
         try:
             with state.held(store, name):
                 ref = snapshot.take(store, state.need(store, name), ctx.agent, req.why)
-        except (BusyError, WorkspaceGoneError, WorkspaceDamagedError, NotFoundError):
+        except (BusyError, NotFoundError, WorkspaceGoneError, WorkspaceDamagedError, WorkspaceNotMountedError):
             if req.name is not None:
                 raise
             skipped.append(name)

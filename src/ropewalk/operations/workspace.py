@@ -162,7 +162,7 @@ def ws_list(ctx: Context, req: WsListRequest) -> WsListResponse:
 
 
 def _state(ws: Workspace) -> str:
-    if ws.state == "ready" and not os.path.isdir(ws.path):
+    if ws.state == "ready" and ws.note.overlay is None and not os.path.isdir(ws.path):
         return "gone"
     return "conflict" if ws.state == "ready" and ws.note.conflicts else ws.state
 

@@ -84,7 +84,7 @@ def check_lost(ws: Workspace, found: Captured) -> None:
     if found.lost:
         raise WorkspaceDamagedError(
             f"{ws.name}: {_lost_words(sorted(found.lost))}",
-            hint=f"put them back with `rw ws discard --workspace {ws.name} PATH…`, or land it so with --allow-mass-delete",
+            hint=f"`rw ws discard --workspace {ws.name} PATH…` puts them back, --allow-mass-delete lands it so",
             workspace=ws.name,
             paths=[path_text(path) for path in sorted(found.lost)[:100]],
         )

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from ropewalk.core.errors import BusyError, WorkspaceDamagedError, WorkspaceGoneError
+from ropewalk.core.errors import BusyError, WorkspaceDamagedError, WorkspaceGoneError, WorkspaceNotMountedError
 from ropewalk.core.ids import path_text
 from ropewalk.store import merge, trees
 from ropewalk.store.store import Store
@@ -43,7 +43,7 @@ def scan(store: Store, only: str | None = None) -> tuple[list[Echo], list[str]]:
             continue
         try:
             now = capture.capture(store, ws)
-        except (WorkspaceGoneError, WorkspaceDamagedError, BusyError):
+        except (WorkspaceGoneError, WorkspaceDamagedError, WorkspaceNotMountedError, BusyError):
             skipped.append(ws.name)
             continue
         if now.changes:
