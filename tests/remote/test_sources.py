@@ -246,7 +246,7 @@ def test_a_promisor_that_is_a_program_runs_nothing(
     rw.ok("init", folder=work)
     rw.ok("ws", "create", "w", "--dir", str(tmp_path / "w"), folder=work)
     (tmp_path / "w" / "a.txt").write_text("changed\n")
-    rw.ok("ws", "land", "w", "-m", "changed", folder=work)
+    rw.error("E_INVALID", "ws", "land", "w", "-m", "changed", folder=work)
     assert not mark.exists(), mark.read_text()
     git.run("status", folder=work)
     assert mark.exists(), "the bait is none"

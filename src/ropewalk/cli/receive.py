@@ -47,7 +47,9 @@ def _caller(options: list[str]) -> Push:
 def _pre_receive() -> int:
     count = int(os.environ.get("GIT_PUSH_OPTION_COUNT") or 0)
     options = [os.environ.get(f"GIT_PUSH_OPTION_{number}", "") for number in range(count)]
-    refused = receiving.refusals(receiving.parse(sys.stdin.read().splitlines()), _caller(options))
+    # names of refs are bytes, whatever the locale says
+    given = sys.stdin.buffer.read().decode("utf-8", "surrogateescape").rstrip("\n").split("\n")
+    refused = receiving.refusals(receiving.parse(given), _caller(options))
     for line in refused:
         print(f"refused: {line}", file=sys.stderr)
     return 1 if refused else 0

@@ -50,11 +50,13 @@ def run(words: list[str]) -> int:
         context.close()
     listening = _listen(given["--host"], int(given["--port"]))
     host, port = listening.getsockname()[:2]
-    private = switches["--private"] or not host.startswith(("127.", "::1"))
+    import ipaddress
+
     import uvicorn
 
     from ropewalk.remote.serving import Service, application
 
+    private = switches["--private"] or not ipaddress.ip_address(host.split("%")[0]).is_loopback
     app = application(Service(folder, switches["--read-write"], private))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=10))
     shown = f"[{host}]" if ":" in host else host

@@ -7,6 +7,7 @@ push to `refs/land/BRANCH` by landing on that branch.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
@@ -19,7 +20,7 @@ from ropewalk.core.errors import (
     NotFoundError,
     RopewalkError,
 )
-from ropewalk.core.ids import check_ref, short_ref
+from ropewalk.core.ids import HEX40, check_ref, short_ref
 from ropewalk.remote.tokens import Rights
 from ropewalk.store import adoption, land, lineage, projection, refs
 from ropewalk.store.oplog import Move
@@ -31,9 +32,13 @@ ZERO = "0" * 40
 MANY = 10
 """How many refs a push deletes at most without the push option `delete-many`."""
 
+ALLOW = ("allow-revert", "allow-reland", "allow-mass-delete")
+"""Are the push options that say what a push that lands does on purpose."""
+
 STALE = "stale info"
 """Is what git says of a race that was lost; clients know it."""
 
+_SIZE = re.compile(rb"[0-9a-fA-F]{4}\Z")
 _KEYS = uuid.UUID("6f1d3c1e-7a5b-4c0e-9d0e-2f6f0a7d9b11")
 
 
@@ -67,7 +72,7 @@ def parse(lines: Sequence[str]) -> list[Command]:
     found = []
     for line in lines:
         words = line.rstrip("\n").split(" ", 2)
-        if len(words) != 3 or len(words[0]) != 40 or len(words[1]) != 40:
+        if len(words) != 3 or not HEX40.match(words[0]) or not HEX40.match(words[1]):
             raise InvalidError(f"not a command of a push: {line[:100]!r}")
         found.append(Command(*words))
     return found
@@ -166,12 +171,19 @@ def _land(store: Store, one: Command, push: Push) -> Answer:
     if store.ref(target) is None:
         raise NotFoundError(f"there is no branch {short_ref(target)!r} to land on")
     adoption.secure(store, one.new)
+    allowed = [name in push.options for name in ALLOW]
+
+    def ask(key: str | None) -> land.Landed:
+        revert, again, delete = allowed
+        return land.land(store, land.request(agent=push.agent, change=one.new, ref=target, key=key, allow_revert=revert,
+                                             allow_reland=again, allow_mass_delete=delete))  # fmt: skip
+
     # pushing the same again after an answer that was lost is answered with the first land (A36)
-    again = "allow-reland" in push.options
-    key = str(uuid.uuid4() if again else uuid.uuid5(_KEYS, f"{target} {one.new} {push.agent}"))
-    req = land.request(agent=push.agent, change=one.new, ref=target, key=key, allow_reland=again,
-                       allow_revert="allow-revert" in push.options)  # fmt: skip
-    done = land.land(store, req)
+    named = f"{target} {one.new} {push.agent} {allowed}"
+    done = ask(str(uuid.uuid4() if "allow-reland" in push.options else uuid.uuid5(_KEYS, named)))
+    head = store.ref(target)
+    if done.status == "replayed" and (head is None or not lineage.ancestor(store, done.landed, head)):
+        done = ask(None)  # what landed then was taken back: the answer is what is said of that now
     how = "landed" if done.status != "up_to_date" else "up to date"
     return Answer(one.ref, None, [f"{how} {done.landed} on {done.onto}", *store.warnings])
 
@@ -180,8 +192,9 @@ def _refused(ref: str, error: RopewalkError) -> Answer:
     """Gives an error in the words that git's clients show, the report of a conflict as lines."""
     if isinstance(error, (CasMismatchError, FencedError)):
         return Answer(ref, STALE)
+    hint = error.hint.replace("--allow-", "-o allow-")
     if not isinstance(error, ConflictError) or "report" not in error.details:
-        return Answer(ref, f"{error.code} {error.message}".replace("\n", " ")[:900], [f"hint: {error.hint}"])
+        return Answer(ref, f"{error.code} {error.message}".replace("\n", " ")[:900], [f"hint: {hint}"])
     lines = []
     for file in error.details["report"]["files"]:
         lines.append(f"conflict: {', '.join(file['kinds'])} {file['path']}")
@@ -197,16 +210,16 @@ def _refused(ref: str, error: RopewalkError) -> Answer:
 
 
 def packets(stream: BinaryIO) -> Iterator[bytes | None]:
-    """Gives packet lines without their line ends, None for a flush; ends with the stream."""
+    """Gives packet lines without their line ends, None for a flush; ends with the stream. `E_INVALID` for others."""
     while True:
         head = stream.read(4)
-        if len(head) < 4:
+        if not head:
             return
-        size = int(head, 16)
-        if size < 4:
-            yield None
-            continue
-        yield stream.read(size - 4).rstrip(b"\n")
+        size = int(head, 16) if _SIZE.match(head) else 1
+        text = stream.read(size - 4) if size > 4 else b""
+        if 0 < size < 4 or len(text) != max(0, size - 4):
+            raise InvalidError(f"not a packet line: {head + text[:40]!r}", hint="this is for git to call")
+        yield text.removesuffix(b"\n") if size else None
 
 
 def packet(text: bytes) -> bytes:
@@ -236,6 +249,10 @@ def converse(
     out = b""
     for answer in act(parse(lines), options, b"atomic" in offered):
         name = answer.ref.encode("utf-8", "surrogateescape")
-        said = b"ok " + name if answer.refused is None else b"ng " + name + b" " + answer.refused.encode("utf-8")
+        said = (
+            b"ok " + name
+            if answer.refused is None
+            else b"ng " + name + b" " + answer.refused.encode("utf-8", "backslashreplace")
+        )
         out += packet(said + b"\n")
     write(out + FLUSH)

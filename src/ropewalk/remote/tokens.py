@@ -18,6 +18,7 @@ from ropewalk.store.store import Store
 
 Right = Literal["read", "write", "land", "delete"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_PATTERN = re.compile(r"(\*|refs/[^\s\x00-\x1f\x7f]{1,1000})\Z")
 _MARK = "rwt_"
 
 
@@ -55,6 +56,12 @@ def create(store: Store, name: str, agent: str, rights: Rights, actor: str) -> s
     if not _NAME.match(name):
         raise InvalidError(f"{name!r} is not a token's name", hint="use letters, digits, '.', '_' and '-'", name=name)
     check_agent(agent)
+    for pattern in rights.refs:
+        if not _PATTERN.match(pattern):
+            raise InvalidError(
+                f"{pattern!r} is not a pattern of full ref names",
+                hint="begin it with refs/, as in 'refs/heads/topic*'", pattern=pattern,
+            )  # fmt: skip
     secret = _MARK + secrets.token_urlsafe(32)
     with store.transaction() as tx:
         if tx.db.row("SELECT 1 FROM tokens WHERE name = ?", (name,)) is not None:
