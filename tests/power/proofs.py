@@ -76,7 +76,7 @@ PROOFS = {
     "store/repository.py:replace:1": "repairs_files",
     "store/repository.py:replace:2": "repairs_files",
     "store/store.py:Store.finish:1": "large_there",
-    "store/store.py:Store.flush:1": "key_reused",
+    "store/store.py:Store.flush:1": "writes",
     "store/store.py:Store.replay:1": "key_reused",
     "store/store.py:Store.transaction:1": "commit_lost",
     "store/store.py:Store.vouch:1": "commit_again",

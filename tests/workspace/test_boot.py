@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -86,10 +87,12 @@ def test_what_counts_as_torn(data: bytes, torn: bool) -> None:
     assert capture.is_torn(data, b"x" * 9000) is torn
 
 
-def test_a_damaged_git_directory_of_ours_is_made_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lost", ["info", "refs", "objects"])
+def test_a_damaged_git_directory_of_ours_is_made_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
     path = bench.create()
     (path / "new.txt").write_text("new\n")
     mine = Path(state.git_dir(bench.store, "one"))
+    shutil.rmtree(mine / lost)
     (mine / "config").write_bytes(b"")
     (mine / "index").write_bytes((mine / "index").read_bytes()[:40])
     boot(monkeypatch)

@@ -23,6 +23,8 @@ from ropewalk.workspace import gitdir, overlay, state, stats
 from ropewalk.workspace.files import Files
 from ropewalk.workspace.state import Workspace
 
+_FOLDERS = ("objects/info", "refs")
+"""Are what git takes no folder for a repository without."""
 _FIXED = ("HEAD", "config", "info/attributes", "objects/info/alternates")
 
 
@@ -105,14 +107,14 @@ def _of(store: Store, ws: Workspace) -> Iterator[_Flaw]:
     def whole() -> None:
         gitdir.make_private(store, ws)
 
+    if not all(os.path.isdir(os.path.join(mine, name)) for name in _FOLDERS):
+        yield _Flaw(os.path.relpath(mine, store.layout.root), whole)
+        return
     try:
         gitdir.write_private(store, fresh, ws)
         for name in _FIXED:
             wanted, path = repository.read(os.path.join(fresh, name)) or b"", os.path.join(mine, name)
             if repository.read(path) != wanted:
-                if not os.path.isdir(os.path.join(mine, "objects", "info")):
-                    yield _Flaw(os.path.relpath(mine, store.layout.root), whole)
-                    return
                 yield _Flaw(os.path.relpath(path, store.layout.root), _writing(path, wanted))
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
