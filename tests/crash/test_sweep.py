@@ -16,7 +16,7 @@ from .scenarios import SCENARIOS, Scenario
 from .sweep import KINDS, chosen, template, tried
 
 FULL = os.environ.get("RWTEST_FULL") == "1"
-MOST = 80
+MOST = int(os.environ.get("RWTEST_SWEEP_MOST", "80"))
 SAMPLE = {"kill": 3, "EIO": 1, "ENOSPC": 1, "EIO for good": 1, "ENOSPC for good": 1}
 SLICES = 8 if FULL else 1
 

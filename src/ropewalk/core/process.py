@@ -70,6 +70,8 @@ _REFUSALS = {
     **dict.fromkeys(("nable to write", "ailed to write", "ould not write", "annot write"), errno.EIO),
 }
 """What the operating system refused, as git's own messages say; some of them leave the reason out."""
+_UNWRITTEN = re.compile("(ouldn't|ould not|nable to|ailed to|annot) (write|close|create|flush|fsync|sync|append)")
+"""Is how git speaks of a file that it could not write, where it does not say why."""
 _LOCKED = re.compile(r"nable to create '([^'\n]*\.lock)': File exists")
 
 
@@ -287,6 +289,8 @@ def git_error(name: str, done: Done) -> RopewalkError:
             hint="try again; `rw verify` names a lock whose process is gone",
             operation=f"git {name}",
         )
+    if _UNWRITTEN.search(words):
+        return StoreIOError(f"git {name} could not write a file, and does not say why", operation=f"git {name}")
     if done.code < 0:
         return StoreIOError(
             f"git {name} was ended by signal {-done.code}",
