@@ -6,7 +6,9 @@ PYTEST_FLAGS ?= -q -n auto
 BENCH_FLAGS ?= --quick
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-DEBIAN := git strace
+# programs and the packages that bring them
+DEBIAN := git:git strace:strace sshd:openssh-server ssh:openssh-client lighttpd:lighttpd gpg:gnupg curl:curl zsh:zsh fish:fish \
+  mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs
 DOC_TESTS := $(wildcard tests/docs) tests/test_house.py tests/test_layers.py
 
 .PHONY: demo test test-full check format bench lock debian clean
@@ -42,10 +44,12 @@ lock: .venv/lock/stamp  ## requirements.lock anew, from the ranges in pyproject.
 
 # what tests need beside Python; root gets it, anybody else is told
 debian:
-	@missing=""; for name in $(DEBIAN); do command -v $$name >/dev/null || missing="$$missing $$name"; done; \
+	@missing=""; PATH="$$PATH:/usr/sbin:/sbin"; \
+	for pair in $(DEBIAN); do command -v $${pair%%:*} >/dev/null || missing="$$missing $${pair##*:}"; done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq -y install $$missing >/dev/null; \
+	  echo "installing$$missing" >&2; apt-get -qq update; \
+	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends $$missing >/dev/null; \
 	else echo "the tests need$$missing: sudo apt-get install$$missing" >&2; exit 1; fi
 
 .venv/made.stamp:
