@@ -222,6 +222,9 @@ class SyncRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     remote: Name | None = None
     ref: Ref | None = None
     no_push: Annotated[bool, Meta(description="take over what the remote has, and publish nothing")] = False
+    dropped: Annotated[
+        sync.Dropped, Meta(description="what becomes of changes that the remote had and somebody took back there")
+    ] = "refuse"
 
 
 @operation(
@@ -238,8 +241,8 @@ def sync_branch(ctx: Context, req: SyncRequest) -> sync.Synced:
     """Syncs."""
     ref = check_ref(req.ref) if req.ref is not None else default_branch(ctx.store)
     return sync.sync(
-        ctx.store, remotes.need(ctx.store, req.remote), ref, ctx.agent, push=not req.no_push, progress=ctx.progress,
-        wait=ctx.remote_wait,
+        ctx.store, remotes.need(ctx.store, req.remote), ref, ctx.agent, push=not req.no_push, dropped=req.dropped,
+        progress=ctx.progress, wait=ctx.remote_wait,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from ropewalk.core import durable
 from ropewalk.core.errors import CasMismatchError, NotFoundError, RemoteError, RopewalkError, os_error
 from ropewalk.core.ids import check_ref, short_ref
 from ropewalk.core.process import git, git_env, git_error, git_program, run
-from ropewalk.remote import transport
+from ropewalk.remote import limits, transport
 from ropewalk.remote.transport import Place
 from ropewalk.store.revisions import peel
 from ropewalk.store.store import Store, need_ref
@@ -228,6 +228,7 @@ def _push(store: Store, there: Place, head: str, name: str, wait: float) -> Expo
         )
         if not forward:
             raise _moved(there, name, old, head)
+    limits.check(store, there, head, have)
     with arrival_synced(git_dir, name):
         done = transport.call(
             repo, there, "push", "--porcelain", "--progress", "--no-verify", "--no-follow-tags",

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
 
-from ropewalk.core.errors import InvalidError, NotFoundError
+from ropewalk.core.errors import CasMismatchError, InvalidError, NotFoundError
 from ropewalk.core.ids import check_ref, short_ref
 from ropewalk.remote import exporting, importing, transport
-from ropewalk.store import refs
+from ropewalk.store import lineage, refs
 from ropewalk.store.oplog import Move
 from ropewalk.store.store import Store, need_ref
 
@@ -125,6 +126,15 @@ def tracked(store: Store, remote: Remote, branch: str) -> str | None:
     return store.ref(_tracking(remote.name, short_ref(check_ref(branch))))
 
 
+def published(store: Store, remote: Remote, branch: str) -> list[str]:
+    """Gives every commit at which a branch of a remote was seen since the remote has its name."""
+    return [str(row[0]) for row in store.db.rows(
+        "SELECT target FROM ref_values WHERE name = ? AND op > (SELECT COALESCE(MAX(op), 0) FROM ops"
+        " WHERE kind = 'remote_add' AND body LIKE ?)",
+        (_tracking(remote.name, short_ref(check_ref(branch))), f'%"note":"{remote.name}"%'),
+    )]  # fmt: skip
+
+
 def fetch(
     store: Store, remote: Remote, actor: str, *, progress: Callable[[str], None] | None = None,
     wait: float = transport.WAIT,
@@ -162,17 +172,20 @@ def push(
     """
     full, _ = need_ref(store, ref)
     name = check_ref(branch if branch is not None else full)
+    before = tracked(store, remote, name) if name.startswith("refs/heads/") else None
     done = exporting.export_branch(store, remote.url, full, name, progress=progress, wait=wait)
     if name.startswith("refs/heads/"):
-        note(store, remote, short_ref(name), done.head_sha, actor)
+        _note(store, _tracking(remote.name, short_ref(name)), before, done.head_sha, actor)
     status: Literal["created", "fast_forwarded", "up_to_date"] = (
         "up_to_date" if not done.branch_moved else "created" if done.old_sha is None else "fast_forwarded"
     )
     return Pushed(remote.name, done.branch, status, done.old_sha, done.head_sha, done.exported, done.objects_written)
 
 
-def note(store: Store, remote: Remote, branch: str, oid: str, actor: str) -> None:
-    """Notes that a branch of a remote is at a commit."""
-    ref = _tracking(remote.name, branch)
+def _note(store: Store, ref: str, before: str | None, oid: str, actor: str) -> None:
+    """Notes where a branch of a remote is after a push, unless somebody has noted a later place meanwhile."""
     while (old := store.ref(ref)) != oid:
-        refs.move(store, actor, [Move(ref, old, oid)], "fetch")
+        if old is not None and old != before and not lineage.ancestor(store, old, oid):
+            return
+        with suppress(CasMismatchError):
+            refs.move(store, actor, [Move(ref, old, oid)], "fetch")

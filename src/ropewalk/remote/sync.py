@@ -2,13 +2,14 @@
 
 What only the remote has is taken over, what only the store has is landed anew on the remote's head, change by
 change, and pushed by compare-and-swap. A change that came back by a pull request - merged, rebased or squashed -
-is recognised, first by its trailer, then by its patch, and is not landed twice.
+is recognised, first by its trailer, then by its patch, and is not landed twice. What the remote had and has no more,
+because somebody took its branch back, is not put back there unasked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -19,12 +20,16 @@ from ropewalk.remote import remotes, transport
 from ropewalk.remote.remotes import Pushed, Remote
 from ropewalk.store import guard, identity, lineage, merge, report, trees
 from ropewalk.store.loose import NewObject
+from ropewalk.store.objects import Commit
 from ropewalk.store.oplog import Move
 from ropewalk.store.store import Store
 
 MAX_ATTEMPTS = 5
 _RUN = 40
 """How many unpublished changes at most are looked at for one commit that squashed several of them."""
+
+Dropped = Literal["refuse", "publish", "leave"]
+"""Is what becomes of changes that the remote had and has no more."""
 
 _TRAILER = b"Ropewalk-Changeset: "
 _INHERIT = (
@@ -74,6 +79,16 @@ class Status(msgspec.Struct, frozen=True):
     state: str
     unpublished: list[dict[str, str]]
     recognised: list[Known]
+    dropped: list[str]
+
+
+class _Step(NamedTuple):
+    """Is what is landed anew as one: the last of its commits, the tree it changes, the merge, how many it holds."""
+
+    commit: Commit
+    base: str
+    merged: merge.Merged
+    holds: int
 
 
 class _Plan(NamedTuple):
@@ -100,21 +115,23 @@ def status(store: Store, remote: Remote, ref: str) -> Status:
         ahead = int(store.git("rev-list", "--count", ours, timeout=600).text())
     words = {(False, False): "even", (True, False): "ahead", (False, True): "behind", (True, True): "diverged"}
     seen = {one.changeset for one in known}
+    gone = _dropped(store, remote, ref, [oid for oid in steps if oid not in seen], theirs)
     waiting = [
         {"id": oid, "title": store.objects.commit(oid).title} for oid in reversed(steps[-200:]) if oid not in seen
     ]
     state = "unfetched" if theirs is None else words[ahead > 0, behind > 0]
     return Status({"url": remote.shown, "branch": branch}, {"head": {"sha": theirs}}, ours, ahead, behind, state,
-                  waiting, known)  # fmt: skip
+                  waiting, known, gone)  # fmt: skip
 
 
 def sync(
     store: Store, remote: Remote, ref: str, actor: str, *, push: bool = True,
-    progress: Callable[[str], None] = lambda line: None, wait: float = transport.WAIT,
+    dropped: Dropped = "refuse", progress: Callable[[str], None] = lambda line: None, wait: float = transport.WAIT,
 ) -> Synced:  # fmt: skip
     """Makes a branch here and there one line. Raises `E_CONFLICT` with a report, and nothing has moved then.
 
-    A remote that moves meanwhile makes another attempt; `E_CAS_RETRY_EXHAUSTED` after five.
+    A remote that moves meanwhile makes another attempt; `E_CAS_RETRY_EXHAUSTED` after five. What the remote had and
+    has no more is `E_LAND_MISMATCH`, unless `dropped` says to publish it again or to leave it out here, too.
     """
     branch = short_ref(ref)
     imported = 0
@@ -126,7 +143,7 @@ def sync(
         imported += fetched.imported
         theirs = remotes.tracked(store, remote, branch)
         if theirs is not None:
-            plan = _take_over(store, ref, theirs, actor, progress)
+            plan = _take_over(store, remote, ref, theirs, actor, dropped, progress)
             if plan is None:
                 continue  # somebody landed meanwhile
             recognised += plan.recognised
@@ -150,21 +167,38 @@ def sync(
     )
 
 
-def _take_over(store: Store, ref: str, theirs: str, actor: str, progress: Callable[[str], None]) -> _Plan | None:
+def _take_over(
+    store: Store, remote: Remote, ref: str, theirs: str, actor: str, dropped: Dropped, progress: Callable[[str], None]
+) -> _Plan | None:
     """Moves a branch to the remote's head with our unpublished changes on it; None when the branch moved meanwhile."""
     ours = store.ref(ref)
-    nothing = _Plan(ours or theirs, [], [], {}, [])
-    if ours is not None and (ours == theirs or lineage.ancestor(store, theirs, ours)):
-        return nothing
     if ours is None or lineage.ancestor(store, ours, theirs):
+        if ours == theirs:
+            return _Plan(theirs, [], [], {}, [])
         plan = _Plan(theirs, [], [], {}, [])
     else:
-        plan = _reland(store, ref, ours, theirs, actor, progress)
+        steps = _steps(store, ours, theirs)
+        known = _recognise(store, steps, ours, theirs)
+        seen = {one.changeset for one in known}
+        gone = _dropped(store, remote, ref, [oid for oid in steps if oid not in seen], theirs)
+        if gone and dropped == "refuse":
+            raise LandMismatchError(
+                f"{remote.shown} had {len(gone)} changes of {short_ref(ref)} and has them no more",
+                hint="`rw sync --dropped publish` puts them back, `rw sync --dropped leave` gives them up here, too",
+                reason="dropped", changes=gone[:100],
+            )  # fmt: skip
+        left = [Known(oid, theirs, "dropped") for oid in gone if dropped == "leave"]
+        if not left and lineage.ancestor(store, theirs, ours):
+            return _Plan(ours, [], [], {}, [])
+        plan = _reland(store, ref, ours, theirs, steps, known + left, actor, progress)
     try:
         with store.transaction() as tx:
             op = tx.record("sync", actor, [Move(ref, ours, plan.head)], [(r.now, actor) for r in plan.relanded])
             tx.journal(plan.new)
-            for was, now in [(k.changeset, k.there) for k in plan.recognised] + [(r.was, r.now) for r in plan.relanded]:
+            became = [(k.changeset, k.there) for k in plan.recognised if k.by != "dropped"]
+            for oid in [k.changeset for k in plan.recognised if k.by == "dropped"]:
+                tx.db.run("UPDATE landed SET undone = 1 WHERE landed = ? AND ref = ?", (oid, ref))
+            for was, now in became + [(r.was, r.now) for r in plan.relanded]:
                 tx.db.run("INSERT OR IGNORE INTO equivalents VALUES (?, ?, ?, ?)", (was, ref, now, op))
                 for statement in _INHERIT:
                     tx.db.run(statement, (now, op, was, ref))
@@ -185,47 +219,83 @@ def _steps(store: Store, ours: str, theirs: str) -> list[str]:
     return out.split()
 
 
-def _reland(store: Store, ref: str, ours: str, theirs: str, actor: str, progress: Callable[[str], None]) -> _Plan:
+def _dropped(store: Store, remote: Remote, ref: str, steps: Sequence[str], theirs: str | None) -> list[str]:
+    """Gives those of our changes that the remote's branch had once, and has no more."""
+    had = remotes.published(store, remote, short_ref(ref))
+    if not steps or theirs is None or not set(had) - {theirs}:
+        return []
+    asked = "".join([f"{steps[-1]}\n", f"^{theirs}\n", *(f"^{oid}\n" for oid in had)]).encode("ascii")
+    fresh = store.git("rev-list", "--first-parent", "--ignore-missing", "--stdin", stdin=asked, timeout=600).text()
+    unpublished = set(fresh.split())
+    return [oid for oid in steps if oid not in unpublished]
+
+
+def _reland(
+    store: Store, ref: str, ours: str, theirs: str, steps: Sequence[str], known: Sequence[Known], actor: str,
+    progress: Callable[[str], None],
+) -> _Plan:  # fmt: skip
     objects = store.objects
-    steps = _steps(store, ours, theirs)
     if not store.git("merge-base", ours, theirs, ok=(0, 1), timeout=600).text():
         raise LandMismatchError(
             f"{short_ref(ref)} and the remote's have no history in common",
             hint="push to a branch of another name, or import the remote into a store of its own", reason="unrelated",
         )  # fmt: skip
-    recognised = _recognise(store, steps, ours, theirs)
+    recognised = list(known)
     seen = {one.changeset for one in recognised}
-    progress(f"landing {len(steps) - len(seen)} changes anew on {theirs[:12]}")
+    left = [oid for oid in steps if oid not in seen]
+    progress(f"landing {len(left)} changes anew on {theirs[:12]}")
     objects.take_new()
-    head, new = theirs, []
+    head, new, at = theirs, [], 0
     relanded: list[Relanded] = []
     changed: dict[str, Sequence[trees.Change]] = {}
-    who, signer = identity.person(store.layout, actor, clock.now()), identity.signer(store.layout, actor)
-    for oid in steps:
-        if oid in seen:
-            continue
-        commit = objects.commit(oid)
-        base = objects.commit(commit.parents[0]).tree
+    who = identity.person(store.layout, actor, clock.now())
+    while at < len(left):
         target = objects.commit(head).tree
-        merged = merge.merge(objects, base, commit.tree, target)
-        if not merged.clean:
-            store.flush()
-            raise report.error(report.build(store, merged, ref=ref, base=commit.parents[0], theirs=head, change=oid))
-        wanted = trees.diff(objects, base, commit.tree)
-        done = guard.check_integrity(store, base=base, change=commit.tree, target=target, result=merged.tree,
-                                     wanted=wanted, merged=[p for m in merged.messages for p in m.paths])  # fmt: skip
-        if merged.tree == target:
-            recognised.append(Known(oid, head, "content"))
+        step = _step(store, ref, left[at:], theirs, head)
+        wanted = trees.diff(objects, step.base, step.commit.tree)
+        done = guard.check_integrity(store, base=step.base, change=step.commit.tree, target=target,
+                                     result=step.merged.tree, wanted=wanted,
+                                     merged=[p for m in step.merged.messages for p in m.paths])  # fmt: skip
+        was = left[at : at + step.holds]
+        at += step.holds
+        if step.merged.tree == target:
+            recognised += [Known(oid, head, "content") for oid in was]
             continue
-        now = objects.write_commit(merged.tree, [head], commit.author, who, commit.message, commit.encoding, signer)
+        now = objects.write_commit(step.merged.tree, [head], step.commit.author, who, step.commit.message,
+                                   step.commit.encoding)  # fmt: skip
         made = objects.take_new()
         for one in made:
             objects.loose.ensure(one.id, one.packed)  # the next merge may ask git
         new += made
-        relanded.append(Relanded(oid, now))
-        changed[oid] = done
+        relanded += [Relanded(oid, now) for oid in was]
+        changed[was[-1]] = done
         head = now
     return _Plan(head, recognised, relanded, changed, new)
+
+
+def _step(store: Store, ref: str, left: Sequence[str], theirs: str, head: str) -> _Step:
+    """Gives the next of our changes merged onto a head; `E_CONFLICT` with a report when it does not fit.
+
+    One that does not fit may have been made to fit by a later merge of the remote's branch into ours. All up to that
+    merge is one step then: what the merge changed in what it brought in.
+    """
+    objects = store.objects
+    first = objects.commit(left[0])
+    target = objects.commit(head).tree
+    base = objects.commit(first.parents[0]).tree
+    merged = merge.merge(objects, base, first.tree, target)
+    if merged.clean:
+        return _Step(first, base, merged, 1)
+    for count, oid in enumerate(left, 1):
+        commit = objects.commit(oid)
+        for brought in commit.parents[1:]:
+            if lineage.ancestor(store, brought, theirs):
+                tree = objects.commit(brought).tree
+                wider = merge.merge(objects, tree, commit.tree, target)
+                if wider.clean:
+                    return _Step(commit, tree, wider, count)
+    store.flush()
+    raise report.error(report.build(store, merged, ref=ref, base=first.parents[0], theirs=head, change=left[0]))
 
 
 def _recognise(store: Store, steps: Sequence[str], ours: str, theirs: str) -> list[Known]:
