@@ -165,6 +165,27 @@ def test_many_push_at_once_beside_collections_and_each_land_is_there_once(kit: K
     whole(kit)
 
 
+def test_many_refs_of_one_push_are_one_operation(kit: Kit, tmp_path: Path) -> None:
+    person = clone(kit, tmp_path / "clone")
+    before = kit.store.last_op()
+    pairs = [f"HEAD:refs/heads/b{n}" for n in range(300)]
+    code, said = git(person, "push", "-q", "origin", *pairs)
+    assert code == 0 and len(kit.store.refs("refs/heads/b")) == 300 and kit.store.last_op() == before + 1, said
+    new = commit(person, "p.txt", "p\n")
+    # one of them can't be a branch beside another, one would lose history: the rest moves
+    code, said = git(
+        person, "push", "origin", "HEAD:b1", "HEAD:refs/heads/b2/x", ":b3", "HEAD:b4", "HEAD:refs/land/main"
+    )
+    assert code and kit.main() != new and b"p.txt" in kit.files()
+    assert [kit.store.ref(f"refs/heads/{name}") == new for name in ("b1", "b2/x", "b3", "b4")] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    kit.fsck()
+
+
 def test_names_of_refs_are_bytes_in_any_locale(kit: Kit, tmp_path: Path) -> None:
     person = clone(kit, tmp_path / "clone")
     name = os.fsdecode(b"refs/heads/caf\xe9")

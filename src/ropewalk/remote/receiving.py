@@ -98,18 +98,36 @@ def refusals(commands: Sequence[Command], push: Push) -> list[str]:
 def receive(store: Store, commands: Sequence[Command], push: Push) -> list[Answer]:
     """Moves the refs of a push through the store; gives an answer for each, in order.
 
-    With `atomic` all move or none. Whoever lost a race is shown the refs as they are.
+    The refs that can move do so as one operation, and what lands lands by itself, after them. With `atomic` all move
+    or none. Whoever lost a race is shown the refs as they are.
     """
-    answers: list[Answer] = []
     if push.atomic:
         answers = _together(store, commands, push)
     else:
-        for one in commands:
-            answers.append(_one(store, one, push))
+        found = _moved(store, [one for one in commands if not one.ref.startswith(LAND)], push)
+        answers = [found.get(one.ref) or _one(store, one, push) for one in commands]
     if any(answer.refused == STALE for answer in answers):
         # the client was shown an old value: what is in repo.git is made to say what the store says (A38)
         projection.forget(store)
     store.show()
+    return answers
+
+
+def _moved(store: Store, commands: Sequence[Command], push: Push) -> dict[str, Answer]:
+    """Moves what can move as one operation; gives the answers by ref, without those that have to try by themselves."""
+    answers: dict[str, Answer] = {}
+    moves = []
+    for one in commands:
+        try:
+            moves.append(_checked(store, one))
+            answers[one.ref] = Answer(one.ref, None)
+        except RopewalkError as error:
+            answers[one.ref] = _refused(one.ref, error)
+    try:
+        if moves:
+            refs.move(store, push.agent, moves, "push")
+    except RopewalkError:
+        return {}
     return answers
 
 
