@@ -41,6 +41,7 @@ def offers(folder: Path, *words: str) -> list[str]:
 def test_commands_groups_and_options(folder: Path) -> None:
     assert set(offers(folder, "")) == {n.split(" ")[0] for n in registry.names()} | {
         "mcp",
+        "serve",
         "completion",
         "version",
         "help",
