@@ -167,6 +167,9 @@ def _store_beside(name: str) -> Callable[[Path, Ids], bool]:
     def there(folder: Path, ids: Ids) -> bool:
         if not (folder / name).exists():
             return False
+        if (folder / name / "poisoned").exists():
+            # its first sync failed, and the command said so: as in any store a repair is asked for
+            assert must(folder, "repair", store=name)["left"] == []
         sound(folder, name)
         return bool(must(folder, "cat", rev="main", path="d/y.txt", store=name)["content"] == "y\n")
 
