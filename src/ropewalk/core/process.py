@@ -61,6 +61,7 @@ _GIT_CONFIG = {
 """What is pinned for our git. It syncs the bytes of what it puts in place; names are synced by us (core/durable.py)."""
 _REFUSALS = {
     "No space left on device": errno.ENOSPC,
+    "ut of diskspace": errno.ENOSPC,
     "Disk quota exceeded": errno.EDQUOT,
     "Too many open files": errno.EMFILE,
     "Cannot allocate memory": errno.ENOMEM,
@@ -70,7 +71,7 @@ _REFUSALS = {
     **dict.fromkeys(("nable to write", "ailed to write", "ould not write", "annot write"), errno.EIO),
 }
 """What the operating system refused, as git's own messages say; some of them leave the reason out."""
-_UNWRITTEN = re.compile("(ouldn't|ould not|nable to|ailed to|annot) (write|close|create|flush|fsync|sync|append)")
+_UNWRITTEN = re.compile("(ouldn't|ould not|nable to|ailed to|annot) (write|close|create|flush|fsync|sync|append)|write error")
 """Is how git speaks of a file that it could not write, where it does not say why."""
 _LOCKED = re.compile(r"nable to create '([^'\n]*\.lock)': File exists")
 

@@ -143,7 +143,8 @@ class Database:
             self.set_meta("schema", str(len(UPGRADES)))
             self.run("COMMIT")
         except BaseException:
-            self.run("ROLLBACK")
+            if not self.con.get_autocommit():  # some errors roll back by themselves
+                self.run("ROLLBACK")
             raise
 
     @contextmanager
