@@ -13,7 +13,7 @@ from ropewalk.core.errors import InvalidError
 
 
 class Setting(NamedTuple):
-    """Is one setting, of the type `text`, `path`, `seconds` or `switch`; `flag` is None where only a variable sets it."""
+    """Is one setting of type `text`, `path`, `seconds` or `switch`; `flag` is None where only a variable sets it."""
 
     name: str
     type: str

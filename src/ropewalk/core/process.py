@@ -71,7 +71,9 @@ _REFUSALS = {
     **dict.fromkeys(("nable to write", "ailed to write", "ould not write", "annot write"), errno.EIO),
 }
 """What the operating system refused, as git's own messages say; some of them leave the reason out."""
-_UNWRITTEN = re.compile("(ouldn't|ould not|nable to|ailed to|annot) (write|close|create|flush|fsync|sync|append)|write error")
+_UNWRITTEN = re.compile(
+    "(ouldn't|ould not|nable to|ailed to|annot) (write|close|create|flush|fsync|sync|append)|write error"
+)
 """Is how git speaks of a file that it could not write, where it does not say why."""
 _LOCKED = re.compile(r"nable to create '([^'\n]*\.lock)': File exists")
 
