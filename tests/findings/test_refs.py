@@ -50,6 +50,20 @@ def power_loss(kit: Kit) -> None:
     kit.store.db.run("COMMIT")
 
 
+def test_A14_the_torn_file_of_a_ref_that_was_removed_goes(kit: Kit) -> None:
+    kit.first(put("a", "1\n"))
+    refs.move(kit.store, "a/b", [oplog.Move("refs/heads/gone", None, kit.main())], "ref_set")
+    refs.move(kit.store, "a/b", [oplog.Move("refs/heads/gone", kit.main(), None)], "ref_delete")
+    path = Path(kit.repo, "refs/heads/gone")
+    assert not path.exists()
+    path.write_bytes(b"")
+    power_loss(kit)
+    fresh = kit.again()
+    assert not path.exists()
+    kit.fsck()
+    fresh.close()
+
+
 def test_A14_loose_objects_that_a_power_loss_tore_come_back_from_the_journal(kit: Kit) -> None:
     kit.first(*[put(f"f{n}", lines(f"1:{n}")) for n in range(10)])
     ids = kit.store.objects.loose.ids()

@@ -23,7 +23,7 @@ PROOFS = {
     "remote/importing.py:_move_packs:1": "imports",
     "remote/importing.py:bring_refs:1": "fetch_again",
     "remote/importing.py:import_branch:1": "import_again",
-    "remote/sync.py:_reland:1": "sync_conflict",
+    "remote/sync.py:_step:1": "sync_conflict",
     "run/publish.py:show_branch:1": "run",
     "run/report.py:write:1": "run",
     "run/runner.py:run:1": "run",

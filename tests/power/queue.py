@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -22,20 +23,22 @@ if __name__ == "__main__":
     if sys.argv[3:] == ["--no-projection"]:
         projector.acquire(10)
 
-    def wait_for(places: int, child: subprocess.Popen[bytes]) -> None:
+    def wait_for(processes: int, child: subprocess.Popen[bytes]) -> None:
         """Waits until so many are in the kernel's queue for the lock."""
         end = f":{os.stat(layout.lock).st_ino}"
         while child.poll() is None:
             with open("/proc/locks", encoding="ascii") as table:
                 rows = [line.split() for line in table]
-            if sum(row[1] == "->" and row[6].endswith(end) for row in rows) >= places:
+            # a table that changes while it is read may have a row twice
+            if len({row[5] for row in rows if row[1] == "->" and row[6].endswith(end)}) >= processes:
                 return
             time.sleep(0.01)
 
-    first = subprocess.Popen(leader, stdout=subprocess.DEVNULL)
+    patient = os.environ | {"ROPEWALK_LOCK_WAIT": "100"}
+    first = subprocess.Popen(leader, stdout=subprocess.DEVNULL, env=patient)
     wait_for(1, first)
     second = subprocess.Popen(waiter, stdout=subprocess.PIPE)
     wait_for(2, second)
     lock.release()
     sys.stdout.buffer.write(second.communicate()[0])
-    first.wait()
+    assert first.wait() == -signal.SIGKILL, "the first one was to be killed before its sync"

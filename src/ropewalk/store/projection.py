@@ -221,7 +221,8 @@ def _project(store: Store, shown: Shown, rows: list[tuple[str, str | None, int]]
             warnings.append(f"{name} is locked by a git process; repo.git shows its new value later")
             continue
         found = read_ref(repo, name)
-        if found == target and (target is None or os.path.isfile(f"{repo}/{name}")):
+        # a file that a power loss tore reads as no ref, and goes where there is to be none
+        if found == target and os.path.isfile(f"{repo}/{name}") == (target is not None):
             continue
         if found is not None and found != target and not store.gave_ref(name, found):
             if store.objects.packed(found) is None:
