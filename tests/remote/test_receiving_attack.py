@@ -157,7 +157,7 @@ def test_many_push_at_once_beside_collections_and_each_land_is_there_once(kit: K
         one.join()
     over.set()
     collector.join()
-    assert failed == []
+    assert not failed, "\n".join(failed)
     assert {f"f{n}.txt".encode() for n in range(len(people))} <= set(kit.files())
     assert all(changes_on_main(kit).count(mine[n]) == 1 for n in range(1, len(people), 2))
     titles = kit.stock("log", "--format=%s", "main").split("\n")

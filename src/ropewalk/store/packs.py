@@ -111,6 +111,17 @@ def present(folder: str) -> list[str]:
     return sorted(n[len(PREFIX) : -4] for n in os.listdir(folder) if n.startswith(PREFIX) and n.endswith(".idx"))
 
 
+def written(folder: str) -> dict[str, int]:
+    """Gives the packs of ours in a folder, each with the inode that its index has until it is written again."""
+    found = {}
+    for name in present(folder):
+        try:
+            found[name] = os.stat(f"{folder}/{PREFIX}{name}.idx").st_ino
+        except FileNotFoundError:
+            continue
+    return found
+
+
 def crowded(folder: str, names: Sequence[str]) -> list[str]:
     """Gives the packs that are to be put together: those of the smallest size of which there are many."""
     levels: dict[int, list[str]] = {}

@@ -176,12 +176,13 @@ def renew(store: Store, top: int) -> None:
         for name in os.listdir(store.layout.repo):
             if name.startswith("rw-ref-"):
                 os.unlink(f"{store.layout.repo}/{name}")  # a killed projection's, because we have its lock
-        names = packs.present(folder)
-        if names:
+        before = packs.written(folder)
+        if before:
             shown = read_shown(store)
-            # the packs go last: what is only in them is written again before
+            # the packs go last: what is only in them is written again before, perhaps as a pack of the same name
             _objects(store, msgspec.structs.replace(shown, seq=min(shown.seq, top)))
-            packs.remove(folder, names)
+            after = packs.written(folder)
+            packs.remove(folder, [name for name, file in before.items() if after.get(name) == file])
 
 
 def show_again(store: Store) -> None:
