@@ -135,6 +135,7 @@ class _Driver:
         assert life is not None, "an owner's name is new"
         ids: list[int] = []
         try:
+            self._sweep_jobs()
             ids = queue.add(self.store, owner, self.ref, wanted)
             self.mine = dict(zip(ids, wanted, strict=True))
             while len(self.done) < len(ids) or self.running:
@@ -148,6 +149,14 @@ class _Driver:
             if ids:
                 queue.remove(self.store, ids)
             life.drop()
+
+    def _sweep_jobs(self) -> None:
+        """Ends the checks of drivers that died, and removes what they left."""
+        folder = queue.folder(self.store)
+        for name in os.listdir(folder):
+            if name.startswith("job-") and (hold := Hold.take(os.path.join(folder, name))) is not None:
+                _sweep(hold)
+                hold.drop()
 
     def _check_stop(self) -> None:
         if self.how.stop is not None and self.how.stop.is_set():
