@@ -85,7 +85,8 @@ def test_a_limit_is_a_typed_error_and_leaves_nothing_half_done(
         assert scenario.done(folder, made.ids)
         sound(folder)
         shutil.rmtree(folder)
-    assert worked < STEPS, "the limits were too high to be felt"
+    # a Python that starts at all may have the memory for a small command, too
+    assert what == "memory" or worked < STEPS, "the limits were too high to be felt"
 
 
 class Session:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.core.errors import RopewalkError, UsageError, fault
+from ropewalk.core.errors import RopewalkError, UsageError, fault, is_memory
 
 if TYPE_CHECKING:
     from ropewalk.operations.context import Context
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 MAX_INPUT = 256 << 20
 SPECIAL = ("mcp", "serve", "completion", "version", "help")
 HIDDEN = ("receive",)
+
+_NO_MEMORY = (
+    b'{"ok":false,"op":"","api":1,"error":{"code":"E_INVALID","message":"the command needs more memory than there is",'
+    b'"retryable":false,"exit":2,"details":{},"hint":"give the process more memory"},'
+    b'"meta":{"elapsed_ms":0,"auth":"trust"}}\n'
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,13 +38,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         # the reader of our output is gone; say nothing more
         _drop_output()
         return 0
+    except (MemoryError, ImportError) as error:
+        if not is_memory(error):
+            raise
+        # too little is left even to load what makes an envelope
+        os.write(1, _NO_MEMORY)
+        return 2
     except OSError as error:
         # whatever an operation meets is in its envelope; what comes here is the output itself
         _drop_output()
         try:
-            print(f"error: E_IO the answer could not be written: {error.strerror or error}", file=sys.stderr)
+            words = f"error: E_IO the answer could not be written: {error.strerror or error}"
+            print(words, file=sys.stderr, flush=True)
         except OSError:
-            pass  # standard error is gone too, and the exit code alone is left to tell
+            # standard error is gone too: the exit code alone is left to tell, and Python would make it another one
+            # when it fails to write what it still holds
+            if argv is None:
+                os._exit(7)
         return 7
 
 

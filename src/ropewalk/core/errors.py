@@ -280,10 +280,15 @@ def error_class(code: str) -> type[RopewalkError]:
     return next((c for c in all_errors() if c.code == code), InternalError)
 
 
-def fault(error: Exception, **details: Any) -> RopewalkError:
-    """Gives the error for what nobody foresaw: a lack of memory, by whatever name Python met it, or a fault of ours."""
+def is_memory(error: BaseException) -> bool:
+    """Says whether an error is a lack of memory, by whatever name Python met it."""
     unmapped = isinstance(error, ImportError) and any(w in str(error) for w in ("failed to map", "annot allocate"))
-    if isinstance(error, MemoryError) or unmapped:
+    return isinstance(error, MemoryError) or unmapped
+
+
+def fault(error: Exception, **details: Any) -> RopewalkError:
+    """Gives the error for what nobody foresaw: a lack of memory, or a fault of ours."""
+    if is_memory(error):
         return InvalidError(
             "the request needs more memory than there is", hint="give the process more memory, or send less at once"
         )
