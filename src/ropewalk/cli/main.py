@@ -48,8 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # whatever an operation meets is in its envelope; what comes here is the output itself
         _drop_output()
         try:
-            words = f"error: E_IO the answer could not be written: {error.strerror or error}"
-            print(words, file=sys.stderr, flush=True)
+            told = f"error: E_IO the answer could not be written: {error.strerror or error}"
+            print(told, file=sys.stderr, flush=True)
         except OSError:
             # standard error is gone too: the exit code alone is left to tell, and Python would make it another one
             # when it fails to write what it still holds
