@@ -36,7 +36,7 @@ KINDS = {"kill": "signal=KILL", "EIO": "error=EIO", "ENOSPC": "error=ENOSPC", "E
 SEED = int(os.environ.get("RWTEST_SWEEP_SEED", "1"))
 TYPED = {"E_IO", "E_NO_SPACE", "E_REMOTE"}
 """The codes with which a command may answer a strike: it was the disk, or git on the other side of a transfer."""
-_TRIES = 3
+TRIES = 3
 _HANG_SECONDS = 240
 
 
@@ -137,7 +137,7 @@ def _bounded() -> Iterator[None]:
 
 def attack(scenario: Scenario, made: Template, kind: str, point: Point, work: Path) -> None:
     """Strikes a fresh copy of a scenario at a point and holds what follows against its promises."""
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         shutil.rmtree(work, ignore_errors=True)
         folder = place(made.folder, work)
         struck = strike(subject(scenario, folder, made), point, KINDS[kind])
