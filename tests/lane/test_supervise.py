@@ -31,6 +31,7 @@ def run(tmp_path: Path) -> Run:
     def start(script: str | list[dict[str, Any]], **words: Any) -> LaneResult:
         events: list[LaneEvent] = words.pop("events", [])
         stop = words.pop("stop", None)
+        meanwhile = words.pop("meanwhile", lambda: None)
         harness: Any = ScriptedHarness()
         prompt = harness.prompt("do it", script)
         if isinstance(script, str):
@@ -39,7 +40,7 @@ def run(tmp_path: Path) -> Run:
             harness, prompt = CommandHarness(f"/bin/sh {place}", CALLER["PATH"]), b"the prompt\n"
         given = {"seconds": 20.0, "prompt": prompt, **words}
         lane = Lane(f"run-{os.getpid()}/{tmp_path.name}", "a/b", str(work), str(tmp_path / "lane"), **given)
-        return run_lane(lane, harness, CALLER, stop=stop, tell=events.append)
+        return run_lane(lane, harness, CALLER, stop=stop, tell=events.append, meanwhile=meanwhile)
 
     return start
 
@@ -51,6 +52,13 @@ def alive(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_what_is_done_meanwhile(run: Run, tmp_path: Path) -> None:
+    """The agent waits for a file that appears only when somebody acts while it works."""
+    go = tmp_path / "go"
+    done = run(f"while ! test -e {go}; do sleep 0.05; done\n", meanwhile=go.touch)
+    assert (done.how, done.code) == ("done", 0)
 
 
 def test_what_a_process_gets(run: Run, tmp_path: Path) -> None:

@@ -31,6 +31,20 @@ def test_a_snapshot_is_taken_once_for_what_is_there(bench: Bench) -> None:
     assert [one.ref for one in snapshot.listed(bench.store, "one")] in ([second, first], [first, second])
 
 
+def test_snapshots_at_an_interval_leave_a_busy_workspace_alone(bench: Bench) -> None:
+    path = bench.create()
+    (path / "x").write_text("1\n")
+    assert snapshot.Interval("one", "a/b", 3600).take(bench.store) is None
+    often = snapshot.Interval("one", "a/b", 0)
+    with state.held(bench.store, "one"):
+        assert often.take(bench.store) is None
+    first = often.take(bench.store)
+    assert first is not None and "x" in files_of(bench, first)
+    (path / "y").write_text("2\n")
+    second = often.take(bench.store)
+    assert second is not None and second != first and "y" in files_of(bench, second)
+
+
 def test_a_discard_keeps_what_it_takes_away(bench: Bench, in_ws: Any) -> None:
     path = bench.create()
     (path / "src" / "a.py").write_text("gone\n")

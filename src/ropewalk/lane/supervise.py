@@ -84,10 +84,11 @@ def run_lane(
     *,
     stop: threading.Event | None = None,
     tell: Callable[[LaneEvent], None] = lambda event: None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> LaneResult:
     """Runs an agent to its end and gives how it ended; none of its processes is left when this returns.
 
-    Raises `E_HARNESS` when the program can't be started.
+    `meanwhile` is called several times a second while it works. Raises `E_HARNESS` when the program can't be started.
     """
     try:
         os.makedirs(os.path.join(lane.folder, "home"), exist_ok=True)
@@ -119,7 +120,7 @@ def run_lane(
         err.close()
     follow = _Follow(child, harness, out, tell)
     try:
-        how = follow.to_the_end(began + lane.seconds, stop)
+        how = follow.to_the_end(began + lane.seconds, stop, meanwhile)
     finally:
         end_all(child, lane.id)
         follow.rest()
@@ -150,7 +151,7 @@ class _Follow:
         self._live = True
         os.set_blocking(self._pipe.fileno(), False)
 
-    def to_the_end(self, deadline: float, stop: threading.Event | None) -> str:
+    def to_the_end(self, deadline: float, stop: threading.Event | None, meanwhile: Callable[[], None]) -> str:
         """Follows the agent and gives how it came to an end: done, reported (but hangs), stopped or timeout."""
         grace: float | None = None
         exit_fd = os.pidfd_open(self.child.pid) if hasattr(os, "pidfd_open") else -1
@@ -165,6 +166,7 @@ class _Follow:
                         selector.unregister(self._pipe)
                     if exit_fd in ready or (exit_fd < 0 and _ended(self.child)):
                         return "done"
+                    meanwhile()
                     now = clock.monotonic()
                     if stop is not None and stop.is_set():
                         return "stopped"

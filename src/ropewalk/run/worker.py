@@ -22,6 +22,8 @@ from ropewalk.workspace import checkout, move, removal, snapshot, state
 from ropewalk.workspace.landing import Wish
 
 MAX_TURNS, MAX_DEATHS = 3, 2
+SNAPSHOT_SECONDS = 300.0
+"""How often what an agent has done so far is kept while it works."""
 
 
 class Settings(NamedTuple):
@@ -129,6 +131,13 @@ class _Job:
         except RopewalkError as error:
             self._tell("snapshot_failed", reason=f"{error.code} {error.message}")
 
+    def _keep_now_and_then(self, interval: snapshot.Interval) -> None:
+        """Keeps what the workspace holds while its agent works, when it is time again."""
+        try:
+            interval.take(self.store)
+        except RopewalkError as error:
+            self._tell("snapshot_failed", reason=f"{error.code} {error.message}")
+
     def _agent(self, report: dict[str, Any] | None) -> None:
         """Runs one turn of the agent, again when its process was killed; `_Failed` when it says no."""
         while True:
@@ -180,7 +189,11 @@ class _Job:
             f"{settings.run}/{self.task.id}/{number}", self.agent, ws.path, folder,
             settings.harness.prompt(text, self.task.script), self.store.layout.root, settings.seconds, extra,
         )  # fmt: skip
-        return run_lane(lane, settings.harness, settings.caller, stop=self.worker.stop, tell=self._event)
+        interval = snapshot.Interval(self.name, self.agent, SNAPSHOT_SECONDS)
+        return run_lane(
+            lane, settings.harness, settings.caller, stop=self.worker.stop, tell=self._event,
+            meanwhile=lambda: self._keep_now_and_then(interval),
+        )  # fmt: skip
 
     def _event(self, event: LaneEvent) -> None:
         if event.kind in ("message", "error"):
