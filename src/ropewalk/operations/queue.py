@@ -16,7 +16,7 @@ from ropewalk.workspace import queue
 from ropewalk.workspace.queue import Entry
 from ropewalk.workspace.verdict import Checked
 
-Number = Annotated[int, Meta(ge=1, description="the entry's number, as `rw queue list` shows it")]
+Number = Annotated[int, Meta(ge=1, le=(1 << 53), description="the entry's number, as `rw queue list` shows it")]
 
 
 class QueueListRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
