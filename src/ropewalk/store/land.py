@@ -390,11 +390,16 @@ def _target(store: Store, req: LandRequest) -> str:
 
 
 def prepare(
-    store: Store, req: LandRequest, target: str, ort_seconds: float | None, answering: Answering | None = None
+    store: Store,
+    req: LandRequest,
+    target: str,
+    ort_seconds: float | None,
+    answering: Answering | None = None,
+    at: int | None = None,
 ) -> Prepared:
     """Merges a change onto a target's head and writes the commit that would land.
 
-    With `ort_seconds=None` only what the in-process rule decides is merged, else `_NeedsOrt` is raised.
+    The land is of the time `at`, without it of now. With `ort_seconds=None` only what the in-process rule decides is merged, else `_NeedsOrt` is raised.
     """
     objects = store.objects
     objects.take_new()
@@ -450,7 +455,7 @@ def prepare(
     if not req.allow_revert:
         guard.check_reverts(store, req.ref, base.commit, base_tree, wanted, author, req.since)
     message = _message(change.message, req, base.own, merged.structured)
-    who = identity.person(store.layout, req.agent, clock.now())
+    who = identity.person(store.layout, req.agent, clock.now() if at is None else at)
     commit = objects.write_commit(tree, [target], change.author, who, message, change.encoding,
                                   identity.signer(store.layout, req.agent))  # fmt: skip
     return Prepared(target, commit, done, _merged_by(merged), author, objects.take_new(), base.commit, wanted)

@@ -31,7 +31,7 @@ from ropewalk.workspace.queue import Entry, Failure, Wanted
 from ropewalk.workspace.speculate import Plan, Speculation, Step
 from ropewalk.workspace.verdict import Checked, Command
 
-_TICK, _LOOK_AGAIN, _IDLE = 0.02, 1.0, 0.5
+_TICK, _LOOK_AGAIN, _IDLE = 0.02, 1.0, 0.2
 
 
 class Orders(NamedTuple):
@@ -195,7 +195,7 @@ class _Driver:
     def _drive(self, slot: Hold | None) -> Hold | None:
         """Plans, publishes, drops, and starts checks; gives back the slot unless a check took it."""
         while True:
-            plan = self.speculation.plan(2 * self.how.jobs)
+            plan = self.speculation.plan(self.how.jobs)
             if not (self._publish(plan) or self._drop(plan)):
                 break
         wanted = {step.key for step in plan.jobs}

@@ -22,6 +22,7 @@ RUNS = 2
 """How often a check has to fail on a tree before its change is blamed."""
 
 _MERGE_SECONDS = 120.0
+_KEPT = 2000
 
 
 class Step(NamedTuple):
@@ -51,18 +52,21 @@ class Plan(NamedTuple):
 
 
 class Speculation:
-    """Builds plans for one ref and keeps the merges it made, as long as the ref stays where it is."""
+    """Builds plans for one ref, and keeps the merges it made.
+
+    A land is of the time at which its change came into the queue, so all drivers make the same commits of it, and
+    what is stacked on one stays when that one has landed.
+    """
 
     def __init__(self, store: Store, ref: str) -> None:
         self._store, self._ref = store, ref
-        self._root = ""
         self._made: dict[tuple[int, str], Prepared | None] = {}
 
     def plan(self, depth: int) -> Plan:
         """Gives the plan; the stack ends where `depth` checks are to be run."""
         root = self._store.ref(self._ref) or ""
-        if root != self._root:
-            self._root, self._made = root, {}
+        if len(self._made) > _KEPT:
+            self._made.clear()
         ready: list[Step] = []
         jobs: list[Step] = []
         blamed: list[Step] = []
@@ -114,7 +118,7 @@ class Speculation:
         wanted = entry.wanted
         answering = Answering(wanted.resolution, read_disk_file) if wanted.resolution is not None else None
         try:
-            return land.prepare(self._store, wanted.request, top, _MERGE_SECONDS, answering)
+            return land.prepare(self._store, wanted.request, top, _MERGE_SECONDS, answering, entry.at)
         except (RopewalkError, Settled, Conflicted):
             return None
 
