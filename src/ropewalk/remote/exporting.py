@@ -236,7 +236,11 @@ def _push(store: Store, there: Place, head: str, name: str, wait: float) -> Expo
             wait=wait, ok=None,
         )  # fmt: skip
         if done.code:
-            raise _refused(store, there, name, old, head, done.out + b"\n" + done.err)
+            refused = _refused(store, there, name, old, head, done.out + b"\n" + done.err)
+            if isinstance(refused, CasMismatchError) and transport.listing(repo, there, name).refs.get(name) == head:
+                # another push of the same was faster
+                return Exported(0, 0, head, head, short_ref(name), head, False, True)
+            raise refused
     written = _TOTAL.search(done.err)
     return Exported(new, int(written[1]) if written else 0, head, head, short_ref(name), old, True, new < total)
 
