@@ -399,7 +399,8 @@ def prepare(
 ) -> Prepared:
     """Merges a change onto a target's head and writes the commit that would land.
 
-    The land is of the time `at`, without it of now. With `ort_seconds=None` only what the in-process rule decides is merged, else `_NeedsOrt` is raised.
+    The land is of the time `at`, without it of now. With `ort_seconds=None` only what the in-process rule decides is
+    merged, else `_NeedsOrt` is raised.
     """
     objects = store.objects
     objects.take_new()
