@@ -52,7 +52,7 @@ def git_import(ctx: Context, req: ImportRequest) -> importing.Imported:
     """Imports a branch as one operation."""
     into = check_ref(req.into) if req.into is not None else None
     return importing.import_branch(
-        ctx.store, _place(ctx, req.source), req.ref, into=into, actor=ctx.agent, progress=ctx.progress,
+        ctx.store, place(ctx, req.source), req.ref, into=into, actor=ctx.agent, progress=ctx.progress,
         wait=ctx.remote_wait,
     )  # fmt: skip
 
@@ -82,10 +82,10 @@ def git_export(ctx: Context, req: ExportRequest) -> exporting.Exported:
     from ropewalk.store.revisions import default_branch
 
     ref = req.ref if req.ref is not None else default_branch(ctx.store)
-    return exporting.export_branch(ctx.store, _place(ctx, req.destination), ref, req.branch, progress=ctx.progress,
+    return exporting.export_branch(ctx.store, place(ctx, req.destination), ref, req.branch, progress=ctx.progress,
                                    wait=ctx.remote_wait)  # fmt: skip
 
 
-def _place(ctx: Context, text: str) -> str:
+def place(ctx: Context, text: str) -> str:
     """Gives a URL as it is, and a path below the caller's working folder."""
     return text if transport.is_url(text) or text.startswith("-") else ctx.path(text)

@@ -27,6 +27,7 @@ from ropewalk.core.errors import (
 from ropewalk.core.ids import check_ref, short_ref
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
+from ropewalk.operations.remote import place
 from ropewalk.remote import remotes, sync, transport
 from ropewalk.store import layout, refs
 from ropewalk.store.oplog import Move
@@ -74,7 +75,7 @@ class Cloned(msgspec.Struct, frozen=True):
 )  # fmt: skip
 def clone(ctx: Context, req: CloneRequest) -> Cloned:
     """Clones; a clone that fails leaves no store."""
-    url = _place(ctx, req.url)
+    url = place(ctx, req.url)
     last = re.sub(r"(\.git)?/*$", "", req.url).rsplit("/", 1)[-1].rsplit(":", 1)[-1]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", last) or "store"
     root = ctx.path(req.into) if req.into is not None else ctx.named_root or ctx.path(f"{name}.ropewalk")
@@ -126,7 +127,7 @@ class RemoteRow(msgspec.Struct, frozen=True):
 )
 def remote_add(ctx: Context, req: RemoteAddRequest) -> RemoteRow:
     """Notes a remote; the same again is no error."""
-    made = remotes.add(ctx.store, req.name, _place(ctx, req.url), ctx.agent)
+    made = remotes.add(ctx.store, req.name, place(ctx, req.url), ctx.agent)
     return RemoteRow(made.name, made.shown)
 
 
@@ -265,8 +266,3 @@ def sync_status(ctx: Context, req: SyncStatusRequest) -> sync.Status:
     """Compares a branch here and there."""
     ref = check_ref(req.ref) if req.ref is not None else default_branch(ctx.store)
     return sync.status(ctx.store, remotes.need(ctx.store, req.remote), ref)
-
-
-def _place(ctx: Context, text: str) -> str:
-    """Gives a URL as it is, and a path below the caller's working folder."""
-    return text if transport.is_url(text) or text.startswith("-") else ctx.path(text)
