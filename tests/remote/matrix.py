@@ -31,7 +31,7 @@ WAYS = ("path", "ssh", "HTTP")
 SECONDS = 10.0
 """Is the bound of each answer."""
 WAIT = "2"
-"""Is how long a peer may be silent here, in seconds."""
+"""Is how long a peer may be silent, in seconds, where silence is what is tried; elsewhere a slow one is waited for."""
 
 
 class Cell(NamedTuple):
@@ -104,9 +104,10 @@ class Ground:
             return str(self.path(name))
         return self.ssh.url(self.path(name), port) if way == "ssh" else self.web.url(name, port=port)
 
-    def rw(self, *words: str, ssh: str | None = None, before: tuple[str, ...] = ()) -> Cell:
-        """Runs a command and gives what it answered."""
+    def rw(self, *words: str, ssh: str | None = None, before: tuple[str, ...] = (), wait: str | None = None) -> Cell:
+        """Runs a command and gives what it answered; `wait` is how long it bears silence, in seconds."""
         env = {**self.env, "GIT_SSH_COMMAND": ssh or self.ssh.command()}
+        env |= {"ROPEWALK_REMOTE_WAIT": wait} if wait else {}
         began = time.monotonic()
         done = subprocess.run([*before, sys.executable, "-m", "ropewalk.cli.main", *words, "--json"], env=env,
                               cwd=self.root, capture_output=True, stdin=subprocess.DEVNULL, timeout=120)  # fmt: skip
@@ -188,7 +189,7 @@ def ground(root: Path) -> Iterator[Ground]:
                 os.chown(os.path.join(folder, name), 65534, 65534)
     kit.close()
     assert head
-    env = child_env(ROPEWALK_AGENT="a/b", ROPEWALK_REMOTE_WAIT=WAIT, HOME=str(home), GIT_CONFIG_NOSYSTEM="1")
+    env = child_env(ROPEWALK_AGENT="a/b", HOME=str(home), GIT_CONFIG_NOSYSTEM="1")
     with ExitStack() as stack:
         ssh = stack.enter_context(peers.sshd(root / "sshd", server))
         web = stack.enter_context(peers.lighttpd(root / "web", repos, server))
@@ -241,18 +242,19 @@ def _reading(on: Ground, way: str) -> Cell:
 
 def _broken(then: str, direction: str) -> Case:
     def case(on: Ground, way: str) -> Cell:
+        wait = WAIT if then == "hang" else None
         if way == "path":
             # nothing lies between: what serves the other side dies, or does not go on
             if direction == "up":
-                return on.push(on.url(way, "cut.git" if then == "cut" else "silent.git"))
+                return on.push(on.url(way, "cut.git" if then == "cut" else "silent.git"), wait=wait)
             if then == "cut":
                 return on.fetch(on.url(way, "damaged.git"))
-            return on.fetch(str(_mute(on)))
+            return on.fetch(str(_mute(on)), wait=wait)
         port = on.ssh.port if way == "ssh" else on.web.port
         with peers.line(port, after=200_000, then=then, way=direction) as at:
             if direction == "up":
-                return on.push(on.url(way, _vacant(on, f"{way}-{then}.git"), port=at))
-            return on.fetch(on.url(way, "full.git", port=at))
+                return on.push(on.url(way, _vacant(on, f"{way}-{then}.git"), port=at), wait=wait)
+            return on.fetch(on.url(way, "full.git", port=at), wait=wait)
 
     return case
 
