@@ -136,11 +136,27 @@ class FencedError(RopewalkError):
     hint_template = "stop this attempt; the task belongs to another worker now"
 
 
+class ClaimedError(RopewalkError):
+    """Another worker holds the task, or finished it."""
+
+    code = "E_CLAIMED"
+    exit = 3
+    hint_template = "take another: `rw task next` names one"
+
+
 class NotFoundError(RopewalkError):
     """A revision, path, ref, operation, workspace or store does not exist."""
 
     code = "E_NOT_FOUND"
     exit = 4
+
+
+class NoBoardError(RopewalkError):
+    """Nothing says which board is meant."""
+
+    code = "E_NO_BOARD"
+    exit = 4
+    hint_template = "name one with --board URL or ROPEWALK_BOARD, or work inside a store"
 
 
 class AmbiguousError(RopewalkError):

@@ -60,6 +60,9 @@ CREATE INDEX equivalents_now ON equivalents (now, ref);
 CREATE TABLE tokens (name TEXT PRIMARY KEY, hash TEXT NOT NULL UNIQUE, agent TEXT NOT NULL, rights TEXT NOT NULL,
                      at INTEGER NOT NULL) WITHOUT ROWID;
 """,
+    """
+CREATE TABLE beats (claim TEXT PRIMARY KEY, count INTEGER NOT NULL, at INTEGER NOT NULL) WITHOUT ROWID;
+""",
 )
 """What the database gained since its first form; `meta.schema` counts the steps that a store has taken."""
 

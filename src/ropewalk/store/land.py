@@ -18,19 +18,18 @@ from ropewalk.core import clock
 from ropewalk.core.errors import (
     CasMismatchError,
     CasRetryExhaustedError,
-    FencedError,
     NotFoundError,
     RopewalkError,
     error_class,
 )
 from ropewalk.core.ids import path_bytes, path_text, short_ref
-from ropewalk.store import adoption, guard, identity, lineage, merge, report, spool, trees
+from ropewalk.store import adoption, companions, guard, identity, lineage, merge, report, spool, trees
 from ropewalk.store.changes import FileReader, digest
 from ropewalk.store.loose import NewObject
 from ropewalk.store.merge import Merged
 from ropewalk.store.oplog import Move
 from ropewalk.store.report import Resolution
-from ropewalk.store.spool import Answer, LandRequest
+from ropewalk.store.spool import Answer, Companion, LandRequest
 from ropewalk.store.store import Store, Transaction
 from ropewalk.store.trees import Change
 
@@ -104,12 +103,12 @@ class Settled(Exception):
 def request(
     *, agent: str, change: str, ref: str, key: str | None = None, expect_target: str | None = None,
     allow_revert: bool = False, allow_reland: bool = False, allow_mass_delete: bool = False,
-    since: int | None = None, fence: tuple[str, str] | None = None,
+    since: int | None = None, fence: tuple[str, str] | None = None, together: Sequence[Companion] = (),
 ) -> LandRequest:  # fmt: skip
     """Gives a land's request with its hash; ids are full and `ref` is a full name."""
     hashed = digest(agent, change, ref, expect_target, allow_revert, allow_reland, allow_mass_delete)
     return LandRequest(spool.new_id(), agent, change, ref, key, hashed, expect_target, allow_revert, allow_reland,
-                       allow_mass_delete, since, fence)  # fmt: skip
+                       allow_mass_delete, since, fence, tuple(together))  # fmt: skip
 
 
 def land(
@@ -336,18 +335,18 @@ def _one(
     """Publishes one land inside a transaction; raises `Settled` when there is nothing to publish."""
     _check_replay(store, req)
     target = _target(store, req)
-    if req.fence is not None and store.ref(req.fence[0]) != req.fence[1]:
-        raise FencedError(f"{short_ref(req.fence[0])} is not at {req.fence[1]} any more", ref=req.fence[0])
+    companions.check(store, req)
     with tx.savepoint():
         if prepared is None or prepared.target != target:
             prepared = prepare(store, req, target, ort_seconds, answering)
             attempts += 1
-        tx.journal(prepared.new)
+        together, made = companions.moves(store, req, prepared.commit)
+        tx.journal([*prepared.new, *made])
         changed = [path_text(c.path) for c in prepared.done[:200]]
         result = Landed(prepared.commit, "landed", short_ref(req.ref), attempts, target, changed,
                         max(0, len(prepared.done) - 200), prepared.by)  # fmt: skip
-        op = tx.record("land", req.agent, [Move(req.ref, target, prepared.commit)], [(prepared.commit, req.agent)],
-                       key=req.key)  # fmt: skip
+        op = tx.record("land", req.agent, [Move(req.ref, target, prepared.commit), *together],
+                       [(prepared.commit, req.agent)], key=req.key)  # fmt: skip
         tx.db.run(
             "INSERT OR REPLACE INTO landed VALUES (?, ?, ?, ?, ?, 0)",
             (prepared.commit, req.ref, req.change, op, prepared.author),
@@ -474,6 +473,7 @@ def _merged_by(merged: Merged) -> str | dict[str, str]:
 def _outside(store: Store, req: LandRequest, answering: Answering | None) -> Prepared:
     """Prepares a land without the lock, merge-ort included."""
     _check_replay(store, req)
+    companions.check(store, req)
     return prepare(store, req, _target(store, req), 120.0, answering)
 
 

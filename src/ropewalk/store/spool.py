@@ -26,8 +26,22 @@ _HEAD = 12
 T = TypeVar("T")
 
 
+class Companion(msgspec.Struct, frozen=True, array_like=True):
+    """Is a ref that moves with a land, in the same operation, from `old`.
+
+    Without `words` it goes to the commit that lands, with empty ones it is removed. Else it goes to a commit without
+    parents or files by `who` ("name <mail>"), with the words as its message, in which `{landed}` and `{tree}` stand
+    for the commit that lands and its tree.
+    """
+
+    ref: str
+    old: str | None
+    words: str | None = None
+    who: str = ""
+
+
 class LandRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is one land as it waits: ids are full, `ref` is the target's full name."""
+    """Is one land as it waits: ids are full, `ref` is the target's full name; `companions` move with it or it does not."""
 
     id: str
     agent: str
@@ -41,6 +55,7 @@ class LandRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     allow_mass_delete: bool = False
     since: int | None = None
     fence: tuple[str, str] | None = None
+    companions: tuple[Companion, ...] = ()
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,0 +1,237 @@
+"""Claims: taking a task, holding it, giving it back, and closing it, each as one step that is fenced.
+
+Whoever holds a claim changes it in every step that rests on it, because a git server checks a lease only on a ref
+that the push changes (F1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from ropewalk.board import names, wire
+from ropewalk.board.base import Board, Step, now_object, words
+from ropewalk.board.state import Status
+from ropewalk.board.wire import WHO, Object, Outcome
+from ropewalk.core import clock
+from ropewalk.core.errors import CasMismatchError, ClaimedError, FencedError
+from ropewalk.plan.task import Task
+from ropewalk.store.oplog import Move
+from ropewalk.store.spool import Companion
+
+_TRIES = 4
+HEIRS = 1
+"""Is how often a task is tried anew after a death by infrastructure."""
+
+
+class Held(NamedTuple):
+    """Is an attempt in progress: the claim's id and message, and `life`, how often the task was reopened before."""
+
+    task: Task
+    attempt: str
+    worker: str
+    actor: str
+    claim: str
+    words: str
+    life: int
+
+    @property
+    def harness(self) -> str:
+        """Gives the harness that the claim names."""
+        return wire.fields(self.words).get("harness")
+
+
+class As(NamedTuple):
+    """Is who claims, and with what: `host` names the process, `actor` is its family/instance."""
+
+    worker: str
+    actor: str
+    harness: str
+    model: str = ""
+    kind: str = ""
+    host: str = ""
+
+
+def take(board: Board, status: Status, who: As) -> Held:
+    """Claims a task that is ready; `E_CLAIMED` when another has it, or its region is busy."""
+    task = status.spec.task
+    attempt = names.new_attempt(who.worker)
+    life = lives(board, task.id)
+    text = wire.claim_words(
+        task.id, attempt, harness=who.harness, model=who.model or task.model, kind=who.kind, host=who.host,
+        base=board.ref(names.branch(task.target)) or "", target=task.target, life=life,
+    )  # fmt: skip
+    made = now_object(text)
+    moves = [Move(names.claim(task.id), None, made.id)]
+    objects = [made]
+    if task.region:
+        lock = now_object(f"lock {task.region}\ntask: {task.id}\nattempt: {attempt}")
+        moves.append(Move(names.lock(task.region), None, lock.id))
+        objects.append(lock)
+    if status.is_held:
+        moves += [Move(names.held(task.id), status.spec_id, None), Move(names.spec(task.id), None, status.spec_id)]
+    try:
+        board.push(Step("claim", who.actor, moves, objects))
+    except CasMismatchError as error:
+        ref = str(error.details.get("ref", ""))
+        busy = ref.endswith(f"region/{task.region}") if task.region else False
+        raise ClaimedError(
+            f"region {task.region} is busy" if busy else f"{task.id} was claimed by another", task=task.id,
+            reason="region" if busy else "claimed", ref=ref,
+        ) from None  # fmt: skip
+    return Held(task, attempt, who.worker, who.actor, made.id, text, life)
+
+
+def find(board: Board, task: str, attempt: str, actor: str) -> Held:
+    """Gives the attempt in progress that an id names; `E_FENCED` when the claim is another's, or gone (law 9)."""
+    from ropewalk.board.state import need
+
+    status = need(board, task)
+    claim = status.claim if status is not None else None
+    if status is None or claim is None or status.claim_id is None or claim.attempt != attempt or claim.closed:
+        raise FencedError(
+            f"{task} is not claimed by {attempt}", task=task, attempt=attempt,
+            holder=claim.attempt if claim is not None else None,
+        )  # fmt: skip
+    text = words(board, names.claim(task)) or ""
+    return Held(status.spec.task, attempt, names.worker_of(attempt), actor, status.claim_id, text, claim.life)
+
+
+def beat(board: Board, held: Held) -> Held:
+    """Shows that the holder lives; gives the attempt with its claim as it is now. `E_FENCED` when it is lost."""
+    new = board.beat({held.task.id: held.claim}, held.actor).get(held.task.id)
+    if new is None:
+        raise _lost(held)
+    return held._replace(claim=new, words=words(board, names.claim(held.task.id)) or held.words)
+
+
+def mark(board: Board, held: Held, name: str) -> Held:
+    """Sets a time in a claim (`dispatch_started`, `work_started`, `work_done`, `stalled`); the first of each stays."""
+    if wire.fields(held.words).get(name):
+        return held
+    text = wire.changed_claim(held.words, **{name: wire.stamp(clock.now())})
+    made = now_object(text)
+    step = Step("claim_mark", held.actor, [Move(names.claim(held.task.id), held.claim, made.id)], [made])
+    _push(board, held, lambda: step)
+    return held._replace(claim=made.id, words=text)
+
+
+def release(board: Board, held: Held, why: str = "released") -> None:
+    """Gives a task back, as if it had not been claimed; the claim is archived and does not count as a death."""
+    _archive(board, held, why, "release")
+
+
+def die(board: Board, held: Held, outcome: Outcome, heirs: int | None = None) -> bool:
+    """Ends an attempt that its surroundings killed; says whether an heir may try.
+
+    When none may, the task is closed with the outcome's verdict, `fixed: false, reason: infrastructure`.
+    """
+    limit = held.task.limits.heirs if held.task.limits.heirs is not None else (HEIRS if heirs is None else heirs)
+    if deaths(board, held.task.id, held.life) < limit:
+        _archive(board, held, f"infrastructure: {outcome.reason}" if outcome.reason else "infrastructure", "requeue")
+        return True
+    more = {"note": outcome.reason, **outcome.more}
+    close(board, held, _infrastructure(outcome, more))
+    return False
+
+
+def _infrastructure(outcome: Outcome, more: dict[str, str]) -> Outcome:
+    return msgspec.structs.replace(outcome, fixed=False, reason="infrastructure", more=more)
+
+
+def close(board: Board, held: Held, outcome: Outcome, returned: str | None = None) -> None:
+    """Publishes an attempt's verdict, with its return where there is one, and a new closing claim, as one step."""
+    closing, verdict = closing_object(held), now_object(verdict_words(held, outcome))
+    task = held.task.id
+    moves = [Move(names.claim(task), held.claim, closing.id), Move(names.verdict(task), None, verdict.id)]
+    if returned is not None:
+        moves.append(Move(names.returned(task), None, returned))
+    _push(
+        board, held, lambda: Step("verdict", held.actor, [*moves, *freed(board, held.task)], [closing, verdict])
+    )  # fmt: skip
+
+
+def companions(board: Board, held: Held, outcome: Outcome) -> list[Companion]:
+    """Gives what moves with the land of an attempt's change on a local board: return, verdict, closing claim."""
+    task = held.task.id
+    closed = wire.changed_claim(held.words, closed=wire.stamp(clock.now()))
+    found = [
+        Companion(names.claim(task), held.claim, closed, WHO),
+        Companion(names.returned(task), None),
+        Companion(names.verdict(task), None, verdict_words(held, outcome), WHO),
+    ]
+    return found + [Companion(move.name, move.old, "") for move in freed(board, held.task)]
+
+
+def verdict_words(held: Held, outcome: Outcome) -> str:
+    """Gives the message of an attempt's verdict."""
+    return wire.verdict_words(held.task.id, held.attempt, held.worker, outcome)
+
+
+def closing_object(held: Held) -> Object:
+    """Gives the last object of a claim; it differs from the one before, or nothing would be fenced (F2)."""
+    return now_object(wire.changed_claim(held.words, closed=wire.stamp(clock.now())))
+
+
+def freed(board: Board, task: Task) -> list[Move]:
+    """Gives the moves by which a task that ends leaves the index of open tasks and its region."""
+    refs = [names.opened(task.id)] + ([names.lock(task.region)] if task.region else [])
+    return [Move(ref, value, None) for ref in refs if (value := board.ref(ref)) is not None]
+
+
+def _archive(board: Board, held: Held, why: str, kind: str) -> None:
+    task = held.task
+    ended = now_object(wire.changed_claim(held.words, ended=why))
+
+    def build() -> Step:
+        moves = [Move(names.claim(task.id), held.claim, None),
+                 Move(names.archived(names.claim(task.id), held.attempt), None, ended.id)]  # fmt: skip
+        if task.region and (lock := board.ref(names.lock(task.region))) is not None:
+            moves.append(Move(names.lock(task.region), lock, None))
+        return Step(kind, held.actor, moves, [ended])
+
+    _push(board, held, build)
+
+
+def _push(board: Board, held: Held, build: Callable[[], Step]) -> None:
+    """Does a step of a claim's holder; what else moved meanwhile is looked at again, the claim itself is lost."""
+    for _ in range(_TRIES):
+        try:
+            return board.push(build())
+        except CasMismatchError as error:
+            mismatch = error
+            board.refresh()
+            if board.ref(names.claim(held.task.id)) != held.claim:
+                raise _lost(held) from None
+    raise mismatch
+
+
+def _lost(held: Held) -> FencedError:
+    return FencedError(f"{held.task.id} is not claimed by {held.attempt} any more", task=held.task.id,
+                       attempt=held.attempt)  # fmt: skip
+
+
+# what went before
+
+
+def lives(board: Board, task: str) -> int:
+    """Gives how often a task was closed and opened again."""
+    return len(board.below(names.archive_of("verdicts", task)))
+
+
+def deaths(board: Board, task: str, life: int) -> int:
+    """Gives how many attempts of a task's present life were killed by their surroundings."""
+    closed = {name.rsplit("@", 1)[1] for name, _ in board.below(names.archive_of("verdicts", task))}
+    found = 0
+    for name, oid in board.below(names.archive_of("claims", task)):
+        if name.rsplit("@", 1)[1] in closed:
+            continue
+        content = board.content(oid)
+        text = wire.message(content) if content is not None else ""
+        claim = wire.read_claim(text)
+        ended = wire.fields(text).get("ended")
+        if (claim.life if claim is not None else 0) == life and not ended.startswith("released"):
+            found += 1
+    return found

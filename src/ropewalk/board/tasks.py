@@ -1,0 +1,204 @@
+"""Tasks on a board: adding them, all or none, and changing, cancelling and reopening those that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from ropewalk.board import claim, names, state, wire
+from ropewalk.board.base import Board, Step, now_object
+from ropewalk.board.claim import As
+from ropewalk.board.state import Status
+from ropewalk.board.wire import Object, Outcome
+from ropewalk.core.errors import CasMismatchError, ClaimedError, InvalidError, NotFoundError
+from ropewalk.plan.task import Task, check_all
+from ropewalk.store.oplog import Move
+
+AT_ONCE = 1000
+"""Is how many tasks go to a server in one push; git's time for it grows with the square of it over HTTP (F14)."""
+
+_TRIES = 4
+
+
+def init(board: Board, actor: str, *, mixed: bool) -> wire.Law:
+    """Gives a board its law; the same again changes nothing. `E_CAS_MISMATCH` when another law is there."""
+    made = now_object(wire.law_words(wire.LAW, mixed=mixed))
+    old = board.ref(names.LAW)
+    if old is None:
+        board.push(Step("board_init", actor, [Move(names.LAW, None, made.id)], [made]))
+        return wire.Law(wire.LAW, mixed)
+    found = state.law(board)
+    if found == wire.Law(wire.LAW, mixed):
+        return found
+    if any(s.state == "claimed" for s in state.look(board, everything=True).values()):
+        raise ClaimedError("the law does not change while tasks are claimed", hint="evict the claims first (F27)")
+    board.push(Step("board_law", actor, [Move(names.LAW, old, made.id)], [made]))
+    return wire.Law(wire.LAW, mixed)
+
+
+def add(
+    board: Board,
+    tasks: Sequence[Task],
+    actor: str,
+    *,
+    update: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
+) -> tuple[list[str], list[str]]:
+    """Puts tasks on a board, all or none; gives the names of (new ones, changed ones).
+
+    With `update` a task that is there and not claimed gets its new spec; without it that is `E_INVALID`. The same
+    spec again is no change. Above `AT_ONCE` the tasks wait in a batch that is opened at its end.
+    """
+    for _ in range(_TRIES):
+        moves, objects, new, changed = _wanted(board, tasks, update=update)
+        if not moves:
+            return [], []
+        try:
+            _push_all(board, Step("task_add", actor, moves, objects), tell)
+        except CasMismatchError as error:
+            mismatch = error
+            board.refresh()
+            continue
+        return new, changed
+    raise mismatch
+
+
+def _wanted(
+    board: Board, tasks: Sequence[Task], *, update: bool
+) -> tuple[list[Move], list[Object], list[str], list[str]]:
+    there = state.look(board, only=[t.id for t in tasks])
+    wanted = {need for task in tasks for need in task.needs}
+    targets = {name: s.spec.task.target for name, s in state.look(board, only=wanted).items()}
+    check_all(tasks, targets)
+    law = state.law(board)
+    moves: list[Move] = []
+    objects: list[Object] = []
+    new: list[str] = []
+    changed: list[str] = []
+    found: list[str] = []
+    for task in tasks:
+        text = wire.spec_words(task)
+        old = there.get(task.id)
+        ref = names.held(task.id) if law.mixed and is_special(task) else names.spec(task.id)
+        if old is None:
+            made = now_object(text)
+            moves += [Move(ref, None, made.id), Move(names.opened(task.id), None, made.id)]
+            new.append(task.id)
+        elif wire.message(board.content(old.spec_id) or b"").rstrip() == text.rstrip():
+            continue
+        elif not update:
+            found.append(f"{task.id} is on the board already, with another spec")
+            continue
+        elif old.claim_id is not None or old.state in state.CLOSED:
+            found.append(f"{task.id} is {old.state}, so its spec stays")
+            continue
+        else:
+            made = now_object(text)
+            moves += _replaced(board, old, ref, made)
+            changed.append(task.id)
+        objects.append(made)
+    if found:
+        raise InvalidError(
+            f"the tasks can't be added: {found[0]}", problems=found[:100],
+            hint="--update changes what is not claimed yet; `rw task reopen` opens what is closed",
+        )  # fmt: skip
+    return moves, objects, new, changed
+
+
+def is_special(task: Task) -> bool:
+    """Says whether flockwork's workers would do a task wrongly, because they do not read what it asks for (F8)."""
+    return bool(task.needs or task.region or task.owns or task.modifies or task.target != "main")
+
+
+def _replaced(board: Board, old: Status, ref: str, made: Object) -> list[Move]:
+    was = names.held(old.id) if old.is_held else names.spec(old.id)
+    opened = board.ref(names.opened(old.id))
+    moves = [Move(names.opened(old.id), opened, made.id)]
+    if was == ref:
+        return [*moves, Move(ref, old.spec_id, made.id)]
+    return [*moves, Move(was, old.spec_id, None), Move(ref, None, made.id)]
+
+
+def _push_all(board: Board, step: Step, tell: Callable[[str], None]) -> None:
+    """Does a step, in parts where it is too large for one push: no task of a part is open before all are there."""
+    limit = board.most_moves
+    if not limit or len(step.moves) <= limit:
+        return board.push(step)
+    specs = [move for move in step.moves if not move.name.startswith(names.OPEN)]
+    last = [move for move in step.moves if move.name.startswith(names.OPEN)]
+    objects = {made.id: made for made in step.objects}
+    for part in (specs, last):
+        for start in range(0, len(part), limit):
+            moves = part[start : start + limit]
+            board.push(Step(step.kind, step.actor, moves, [objects[m.new] for m in moves if m.new in objects]))
+            tell(f"{min(start + limit, len(part))} of {len(part)} {'specs' if part is specs else 'tasks open'}")
+
+
+def cancel(board: Board, task: str, who: As, note: str = "") -> Status:
+    """Closes a task that nobody holds; its verdict is `fixed: false, reason: cancelled`. `E_CLAIMED` when one does."""
+    found = _need(board, task)
+    if found.state in state.CLOSED:
+        if found.state == "cancelled":
+            return found
+        raise InvalidError(f"{task} is {found.state} already", task=task, state=found.state)
+    if found.claim_id is not None:
+        raise ClaimedError(f"{task} is claimed by {found.why}", hint=f"`rw board evict {task}` first", task=task)
+    plain = found._replace(spec=found.spec._replace(task=_without_region(found.spec.task)))
+    held = claim.take(board, plain, who)
+    more = {"note": note} if note else {}
+    claim.close(board, held, Outcome(False, 0, 0, who.harness, reason="cancelled", more=more))
+    return _need(board, task)
+
+
+def _without_region(task: Task) -> Task:
+    return msgspec.structs.replace(task, region="")
+
+
+def reopen(board: Board, tasks: Iterable[str], actor: str, *, done: bool = False) -> list[str]:
+    """Opens closed tasks again, all or none; what was said of them is archived. Gives those that were closed.
+
+    `E_INVALID` for one that is done, unless `done` allows it.
+    """
+    listed = list(dict.fromkeys(tasks))
+    for _ in range(_TRIES):
+        moves: list[Move] = []
+        opened = []
+        for task in listed:
+            found = _need(board, task)
+            if found.state not in state.CLOSED and found.state != "half":
+                continue
+            if found.state == "done" and not done:
+                raise InvalidError(f"{task} is done", hint="--done opens it all the same", task=task)
+            moves += _archived(board, found)
+            opened.append(task)
+        if not moves:
+            return []
+        try:
+            board.push(Step("reopen", actor, moves))
+            return opened
+        except CasMismatchError as error:
+            mismatch = error
+            board.refresh()
+    raise mismatch
+
+
+def _archived(board: Board, found: Status) -> list[Move]:
+    attempt = (found.verdict.attempt if found.verdict is not None else "") or (
+        found.claim.attempt if found.claim is not None else "att-unknown-000000"
+    )
+    moves = []
+    for ref in (names.claim(found.id), names.returned(found.id), names.verdict(found.id), names.integrated(found.id)):
+        if (value := board.ref(ref)) is not None:
+            moves += [Move(ref, value, None), Move(names.archived(ref, attempt), None, value)]
+    for ref, value in board.below(f"{names.VERDICTS}{found.id}@"):
+        moves += [Move(ref, value, None), Move(names.archived(ref, attempt), None, value)]
+    opened = board.ref(names.opened(found.id))
+    return moves if opened is not None else [*moves, Move(names.opened(found.id), None, found.spec_id)]
+
+
+def _need(board: Board, task: str) -> Status:
+    found = state.need(board, task)
+    if found is None:
+        raise NotFoundError(f"there is no task {task!r} on the board", hint="`rw task list` shows them", task=task)
+    return found
