@@ -41,7 +41,7 @@ class Companion(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LandRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is one land as it waits: ids are full, `ref` is the target's full name; `companions` move with it or it does not."""
+    """Is one land as it waits: ids are full, `ref` is the full name of its target; `companions` move with it."""
 
     id: str
     agent: str
