@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,6 +118,32 @@ def test_a_private_server_and_a_password(kit: Kit, tmp_path: Path) -> None:
         assert git(tmp_path, "ls-remote", url, bearer="rwt_wrong", ok=False).count("fatal")
 
 
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Makes a certificate for the loopback address, signed by itself; gives it and its key."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1", "-addext",
+         "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert], check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    return cert, key
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None and os.environ.get("CI") != "true", reason="needs openssl")
+def test_https(kit: Kit, tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    writer = token(kit, "writer", "read", "write")
+    trust = ["-c", f"http.sslCAInfo={cert}"]
+    with served(kit, "--cert", str(cert), "--key", str(key), "--private", "--read-write") as url:
+        assert url.startswith("https://127.0.0.1:")
+        assert git(tmp_path, "ls-remote", url, bearer=writer, ok=False).count("certificate")
+        assert kit.main() in git(tmp_path, *trust, "ls-remote", url, bearer=writer)
+        git(tmp_path, *trust, "clone", "-q", url, "clone", bearer=writer)
+        git(tmp_path / "clone", *trust, "push", "-q", "origin", "HEAD:topic", bearer=writer)
+        code, envelope = rw(kit.root, "clone", url, str(tmp_path / "untrusted"))
+        assert code == 9 and envelope["error"]["details"]["reason"] == "host_key", envelope
+    assert kit.store.ref("refs/heads/topic") == kit.main()
+
+
 def test_what_is_told_of_tokens(kit: Kit) -> None:
     secret = token(kit, "one", "read", "land")
     shown = json.dumps(rw(kit.root, "token", "list")[1])
@@ -156,7 +183,9 @@ def test_large_pushes_and_many_at_once(kit: Kit, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--port", "x"], ["--port", "70000"], ["--nope"], ["--host", "no.such.host.invalid"]]
+    "words",
+    [["--port", "x"], ["--port", "70000"], ["--nope"], ["--host", "no.such.host.invalid"], ["--key", "k"],
+     ["--cert", "/dev/null"], ["--cert", "/nonexistent"]],
 )
 def test_words_that_do_not_fit(kit: Kit, words: list[str]) -> None:
     argv = [sys.executable, "-m", "ropewalk.cli.main", "serve", *words, "--store", kit.root]

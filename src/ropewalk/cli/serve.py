@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import socket
 import sys
+from typing import Any
 
 import msgspec
 
 from ropewalk.core.errors import InvalidError, UsageError, os_error
 
 USAGE = """\
-usage: rw serve [--host ADDRESS] [--port N] [--read-write] [--private] [--store DIR]
+usage: rw serve [--host ADDRESS] [--port N] [--cert FILE [--key FILE]] [--read-write] [--private] [--store DIR]
 
 Serve the store to git over HTTP. One line of JSON says where, once it is ready.
 
   --host ADDRESS   the address to listen on (default 127.0.0.1)
   --port N         the port (default 8417; 0: any free one)
+  --cert FILE      the server's certificate in PEM, with those above it: serve over HTTPS
+  --key FILE       its key, where it is not in the same file
   --read-write     take pushes of those whose token has the right to it
   --private        reading needs a token, too (always so on an address others can reach)
   --store DIR      the store's folder
@@ -28,7 +31,7 @@ def run(words: list[str]) -> int:
     from ropewalk.cli.special import split_globals
 
     root, agent, rest = split_globals(words)
-    given = {"--host": "127.0.0.1", "--port": "8417"}
+    given = {"--host": "127.0.0.1", "--port": "8417", "--cert": "", "--key": ""}
     switches = {"--read-write": False, "--private": False}
     while rest:
         flag, equals, value = rest.pop(0).partition("=")
@@ -43,6 +46,7 @@ def run(words: list[str]) -> int:
             raise UsageError(f"unrecognized argument: {flag}", hint="run `rw serve --help`")
     if not given["--port"].isdigit() or int(given["--port"]) > 65535:
         raise InvalidError(f"--port is {given['--port']!r}, not a port", hint="use a number up to 65535")
+    tls = _tls(given["--cert"], given["--key"])
     context = make_context(root, agent, alone=True)
     try:
         folder = context.store.layout.root
@@ -58,13 +62,32 @@ def run(words: list[str]) -> int:
 
     private = switches["--private"] or not ipaddress.ip_address(host.split("%")[0]).is_loopback
     app = application(Service(folder, switches["--read-write"], private))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=10))
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=10, **tls)
+    )  # fmt: skip
     shown = f"[{host}]" if ":" in host else host
-    line = {"serving": f"http://{shown}:{port}/repo.git", "read_write": switches["--read-write"], "private": private}
+    url = f"{'https' if tls else 'http'}://{shown}:{port}/repo.git"
+    line = {"serving": url, "read_write": switches["--read-write"], "private": private}
     sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
     sys.stdout.flush()
     server.run(sockets=[listening])
     return 0
+
+
+def _tls(cert: str, key: str) -> dict[str, Any]:
+    """Gives the server's settings for HTTPS, none without a certificate; `E_INVALID` for files that do not fit."""
+    if not cert:
+        if key:
+            raise UsageError("--key goes with --cert", hint="run `rw serve --help`")
+        return {}
+    import ssl
+
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key or None, password="")
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        words = f"the certificate or its key can't be used: {error.strerror or error}"
+        raise InvalidError(words, hint="give PEM files without a password", cert=cert, key=key) from None
+    return {"ssl_certfile": cert, "ssl_keyfile": key or None}
 
 
 def _listen(host: str, port: int) -> socket.socket:
