@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
 
 from ropewalk.core import clock
@@ -46,7 +47,7 @@ def mine(pid: int | None = None) -> str:
 def is_dead(host: str) -> bool | None:
     """Says whether a holder is dead; None when it is on another host, or did not say where it is."""
     parts = host.split("/")
-    if len(parts) != 4 or parts[0] != host_id() or not parts[2].isdigit():
+    if len(parts) != 4 or parts[0] != host_id() or not re.fullmatch("[0-9]{1,10}", parts[2]):
         return None
     if parts[1] != clock.boot_id()[:13]:
         return True

@@ -14,9 +14,10 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from ropewalk.board import names
+from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import InvalidError
 from ropewalk.core.ids import EMPTY_TREE
-from ropewalk.plan.task import Gate, Task
+from ropewalk.plan.task import Gate, Task, problems
 from ropewalk.store.loose import object_id
 
 WHO = "flockwork refs-CAS <flockwork-lane@refs-cas.local>"
@@ -26,7 +27,12 @@ LAW = 1
 """Is the version of the laws that this ropewalk keeps."""
 
 _KEY = re.compile(r"([A-Za-z][A-Za-z0-9_-]*):(?:[ \t]+(.*)|)\Z")
-_GUARDED = re.compile(r"(verify|n|m):", re.IGNORECASE)
+# flockwork reads `verify`, `n` and `m` on every line, by Python's notion of lines, and the last two behind blanks too
+_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+_GUARDED = re.compile(rf"(?:(?<=[{_ENDS}])|\A)(?=(?:> )*[^\S{_ENDS}]*(?:verify|n|m):)")
+_QUOTED = re.compile(rf"(?:(?<=[{_ENDS}])|\A)> (?=(?:> )*[^\S{_ENDS}]*(?:verify|n|m):)")
+_SECONDS = re.compile(rb"-?[0-9]{1,18}\Z")
+_DIGITS = re.compile(r"[0-9]{1,11}\Z")
 
 
 class Object(NamedTuple):
@@ -64,7 +70,7 @@ def made_at(content: bytes) -> int:
     for line in content.partition(b"\n\n")[0].split(b"\n"):
         if line.startswith(b"committer "):
             words = line.rsplit(b" ", 2)
-            return int(words[-2]) if len(words) == 3 and words[-2].lstrip(b"-").isdigit() else 0
+            return int(words[-2]) if len(words) == 3 and _SECONDS.match(words[-2]) else 0
     return 0
 
 
@@ -76,6 +82,14 @@ def fields(words: str) -> Fields:
         if (found := _KEY.match(line.rstrip())) is not None:
             values.setdefault(found[1], (found[2] or "").strip())
     return Fields(lines[0].strip(), values, lines)
+
+
+def one_line(text: str) -> str:
+    """Gives a text as a value that can stand on its line: words with single blanks between, at most 4,000 characters.
+
+    Whoever's words they are, they can't add a field or an attempt's id, and what is no UTF-8 is replaced.
+    """
+    return " ".join(text.encode("utf-8", "replace").decode().split())[:4000]
 
 
 def stamp(at: int) -> str:
@@ -114,13 +128,16 @@ def spec_words(task: Task) -> str:
         lines.append(f"reply: {msgspec.json.encode(task.reply).decode()}")
     for name in _LIMITS:
         if (limit := getattr(task.limits, name)) is not None:
-            lines.append(f"limit_{name}: {limit:g}" if isinstance(limit, float) else f"limit_{name}: {limit}")
+            lines.append(f"limit_{name}: {int(limit) if limit == int(limit) else limit!r}")
     if task.gate is not None:
         lines += [f"n: {task.gate.n}", f"m: {task.gate.m}"] + (["providers: yes"] if task.gate.providers else [])
-    text = task.description.strip("\n") or task.name
-    # a line of the description must not be taken for one of the fields that flockwork reads anywhere
-    body = "\n".join(f" {line}" if _GUARDED.match(line) else line for line in text.split("\n"))
-    return f"spec {task.id}\n\n" + "\n".join(lines) + f"\n\n{body}\n"
+    # a line of the description must not be taken for one of the fields that are read anywhere
+    body = _GUARDED.sub("> ", task.description.strip("\n"))
+    return f"spec {task.id}\n\n" + "\n".join(lines) + (f"\n\n{body}\n" if body else "\n")
+
+
+_KNOWN = {"verify", "class", "priority", "target", "guard", "reply", "n", "m", "providers", *_TEXTS, *_LISTS,
+          *(f"limit_{name}" for name in _LIMITS)}  # fmt: skip
 
 
 class Spec(NamedTuple):
@@ -135,7 +152,8 @@ def read_spec(name: str, words: str) -> Spec:
     """Gives the task of a spec's message, whoever wrote it; what can't be read is named and passed over.
 
     Our own fields count in the lines before the first blank one of the brief. `verify` counts wherever a line
-    begins with it, and `n` and `m` too, the last of each, as flockwork has it.
+    begins with it, the first one, and `n` and `m` wherever a line does so behind blanks, the last of each, as
+    flockwork has it.
     """
     brief = words.split("\n", 1)[1].lstrip("\n") if "\n" in words else ""
     found: list[str] = []
@@ -148,9 +166,8 @@ def read_spec(name: str, words: str) -> Spec:
             break
         head.setdefault(match[1].lower(), (match[2] or "").strip())
         length += 1
-    rest = lines[length:]
-    mine = any(key in head for key in ("verify",))
-    check = next((m[2].strip() for line in lines if (m := _KEY.match(line.rstrip())) and m[1] == "verify" and m[2]), "")
+    everywhere = [line for line in brief.splitlines() if line.strip()]
+    check = next((line.removeprefix("verify:").strip() for line in everywhere if line.startswith("verify:")), "")
     values: dict[str, object] = {}
     for key in (*_TEXTS, "class"):
         if head.get(key):
@@ -176,20 +193,21 @@ def read_spec(name: str, words: str) -> Spec:
     if text := head.get("reply"):
         try:
             values["reply"] = msgspec.json.decode(text, type=dict)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             found.append("reply is no JSON object")
-    gate, why = _gate(lines, head)
+    gate, why = _gate(everywhere, head)
     found += why
-    values["description"] = "\n".join(rest if mine else lines).strip("\n")
+    # without a check at its head it is no brief of ours, and all of it is for the agent
+    told = [line for line in lines[:length] if line.split(":", 1)[0].lower() not in _KNOWN] + lines[length:]
+    values["description"] = _QUOTED.sub("", "\n".join(told if "verify" in head else lines).strip("\n"))
     values["check"] = check
-    if not check:
-        found.append("it has no line `verify:`")
     try:
-        task = msgspec.convert({**values, "id": name}, Task)
+        task = msgspec.structs.replace(msgspec.convert({**values, "id": name}, Task), gate=gate)
+        found += problems(task, named=False)
     except msgspec.ValidationError as error:
         found.append(str(error))
         task = Task(name, check, brief)
-    return Spec(msgspec.structs.replace(task, gate=gate), tuple(found), brief)
+    return Spec(task, tuple(found), brief)
 
 
 def _listed(text: str) -> list[str]:
@@ -204,9 +222,9 @@ def _listed(text: str) -> list[str]:
 def _gate(lines: Sequence[str], head: Mapping[str, str]) -> tuple[Gate | None, list[str]]:
     counts: dict[str, str] = {}
     for line in lines:
-        match = _KEY.match(line.rstrip())
-        if match is not None and match[1] in ("n", "m"):
-            counts[match[1]] = (match[2] or "").strip()
+        key, colon, value = line.strip().partition(":")
+        if colon and key in ("n", "m"):
+            counts[key] = value.strip()
     if not counts:
         return None, []
     try:
@@ -263,7 +281,7 @@ def claim_words(
     values = {"harness": harness, "model": model, "kind": (kind or "unknown") if model else "", "host": host,
               "base": base, "target": "" if target == "main" else target, "law": str(LAW),
               "life": str(life) if life else ""}  # fmt: skip
-    lines = [f"claim {task}"] + [f"{key}: {values[key]}" for key in _CLAIM if values[key]]
+    lines = [f"claim {task}"] + [f"{key}: {one_line(values[key])}" for key in _CLAIM if values[key]]
     return "\n".join([*lines, attempt])
 
 
@@ -288,12 +306,12 @@ def changed_claim(words: str, **new: str) -> str:
     lines = words.rstrip().split("\n")
     for key, value in new.items():
         lines = [line for line in lines if not line.startswith(f"{key}:")]
-        lines.insert(len(lines) - 1, f"{key}: {value}")
+        lines.insert(len(lines) - 1, f"{key}: {one_line(value)}")
     return "\n".join(lines)
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isdigit() and len(text) < 12 else 0
+    return int(text) if _DIGITS.match(text) else 0
 
 
 # verdicts
@@ -334,16 +352,16 @@ def verdict_words(task: str, attempt: str, worker: str, outcome: Outcome) -> str
     """Gives the message of a verdict. `{landed}` and `{tree}` in it stand for what lands with it."""
     lines = ["verdict", f"task: {task}", f"attempt: {attempt}", f"fixed: {'true' if outcome.fixed else 'false'}",
              f"host: {worker}", f"oc_rc: {outcome.agent_rc}", f"pytest_rc: {outcome.check_rc}",
-             f"harness: {outcome.harness}"]  # fmt: skip
+             f"harness: {one_line(outcome.harness)}"]  # fmt: skip
     if outcome.seconds is not None:
         lines.append(f"oc_elapsed: {outcome.seconds:.1f}")
     if outcome.model:
-        lines += [f"model: {outcome.model}", f"kind: {outcome.kind or 'unknown'}"]
+        lines += [f"model: {one_line(outcome.model)}", f"kind: {one_line(outcome.kind) or 'unknown'}"]
     if outcome.reason:
-        lines.append(f"reason: {outcome.reason}")
+        lines.append(f"reason: {one_line(outcome.reason)}")
     for key, value in outcome.more.items():
         if value:
-            lines.append(f"{key}: {' '.join(value.split())[:4000]}")
+            lines.append(f"{key}: {one_line(value)}")
     return "\n".join(lines)
 
 
@@ -360,7 +378,7 @@ def read_verdict(words: str) -> Verdict | None:
 
 
 def _signed(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"-?\d{1,9}", text) else None
+    return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else None
 
 
 class Review(NamedTuple):
@@ -380,9 +398,9 @@ def review_words(
     """Gives the message of a review; `evidence` is the ref that was looked at, and, with `@`, the commit it was at."""
     lines = ["review-verdict", f"task: {task}", f"reviewer: {reviewer}", f"outcome: {outcome}", f"evidence: {evidence}"]
     if provider:
-        lines.append(f"provider: {provider}")
+        lines.append(f"provider: {one_line(provider)}")
     if note:
-        lines.append(f"note: {' '.join(note.split())[:2000]}")
+        lines.append(f"note: {one_line(note)}")
     return "\n".join(lines)
 
 
@@ -423,6 +441,6 @@ def law_words(version: int, *, mixed: bool) -> str:
 def read_law(words: str) -> Law:
     """Gives a board's law; `E_INVALID` when it can't be read."""
     found = fields(words)
-    if found.first != "law" or not found.get("version").isdigit():
+    if found.first != "law" or not _DIGITS.match(found.get("version")):
         raise InvalidError("the board's law can't be read", hint="`git cat-file -p refs/swarm/law` shows it")
     return Law(int(found.get("version")), found.get("mixed") == "yes")

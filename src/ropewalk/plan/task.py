@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from ropewalk.core.errors import InvalidError
+from ropewalk.core.ids import check_ref
 
 MAX_TASKS = 100_000
 MAX_BRIEF = 4 << 20
@@ -94,20 +95,24 @@ def check_id(name: str, what: str = "a task's id") -> str:
     return name
 
 
-def problems(task: Task) -> list[str]:
-    """Gives what is wrong with a task by itself, each as a sentence that names it."""
+def problems(task: Task, *, named: bool = True) -> list[str]:
+    """Gives what is wrong with a task by itself, each as a sentence that names it.
+
+    With `named=False` its own id may be whatever a board has for it.
+    """
     found: list[str] = []
 
     def say(words: str) -> None:
         found.append(f"{task.id[:120]}: {words}")
 
     try:
-        check_id(task.id)
+        if named:
+            check_id(task.id)
     except InvalidError as error:
         found.append(error.message)
     if not task.check.strip():
-        say("it has no check, so nobody could say whether it is done")
-    if any(c in task.check for c in "\n\r\0"):
+        say("it has no check (a line `verify:`), so nobody could say whether it is done")
+    if len(task.check.splitlines()) > 1 or "\0" in task.check:
         say("its check is not one line; put it into a script, or join it with `&&`")
     if "\0" in task.description or len(task.description.encode("utf-8", "surrogatepass")) > MAX_BRIEF:
         say(f"its description holds a NUL or is longer than {MAX_BRIEF >> 20} MiB")
@@ -123,8 +128,10 @@ def problems(task: Task) -> list[str]:
     for label, text in (("harness", task.harness), ("model", task.model), ("target", task.target)):
         if text and not _WORD.match(text):
             say(f"its {label} {text[:80]!r} is not a name")
-    if not task.target:
-        say("its target is empty")
+    try:
+        check_ref(f"refs/heads/{task.target}")
+    except InvalidError:
+        say(f"its target {task.target[:80]!r} is not a branch")
     if task.region and (not _REGION.match(task.region) or ".." in task.region or task.region.endswith((".", ".lock"))):
         say(f"its region {task.region[:80]!r} is not a name")
     for glob in (*task.owns, *task.modifies):
