@@ -1,0 +1,97 @@
+"""What a worker is asked, and what it reports."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from ropewalk.board.base import Board
+from ropewalk.lane.harness.base import Harness
+from ropewalk.store.store import Store
+
+if TYPE_CHECKING:
+    from ropewalk.run.work.landing import Landing
+
+SECONDS, CHECK_SECONDS = 600.0, 600.0
+FOREIGN_LEASE = 1800.0
+LOOK_SECONDS = 30.0
+
+How = Literal["landed", "satisfied", "pending", "failed", "requeued", "infrastructure", "released", "fenced"]
+Ended = Literal["once", "empty", "claims_left", "stopped", "gave_up"]
+
+
+class Options(NamedTuple):
+    """Is how a worker works.
+
+    `caller` is the environment of whoever started it, `data_home` where workspaces go. `another` opens the same board
+    for another thread's store, None where the board is the store's own; `landing` lands, None for that of a local
+    board. `patience` is for how many seconds claims of others are waited for (None: until they end or their lease
+    does), `lease` for how long one may be unchanged. `emit` gets each event: its kind and its facts.
+    """
+
+    worker: str
+    harness: Harness
+    caller: Mapping[str, str]
+    data_home: str
+    stop: threading.Event
+    emit: Callable[..., object] = lambda kind, **facts: None
+    model: str = ""
+    kind: str = ""
+    only: tuple[str, ...] = ()
+    once: bool = False
+    until_empty: bool = False
+    jobs: int = 1
+    seconds: float = SECONDS
+    check_seconds: float = CHECK_SECONDS
+    attempts: int = 3
+    heirs: int = 1
+    failures: int = 3
+    patience: float | None = None
+    lease: float | None = None
+    foreign_lease: float = FOREIGN_LEASE
+    look_seconds: float = LOOK_SECONDS
+    outage_seconds: float = 600.0
+    another: Callable[[Store], Board] | None = None
+    landing: Landing | None = None
+
+
+class TaskEnd(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is what became of one attempt: `turns` are starts of its agent, `tokens` what they used, by kind."""
+
+    task: str
+    attempt: str
+    how: How
+    reason: str = ""
+    landed: str | None = None
+    turns: int = 0
+    seconds: float = 0.0
+    tokens: dict[str, int] = {}
+
+
+class Left(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is a task that was left behind, and why."""
+
+    task: str
+    state: str
+    why: str = ""
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is what a worker did, and why it ended: `left` are tasks that are not closed, with what they wait for."""
+
+    worker: str
+    ended: Ended
+    reason: str = ""
+    tasks: list[TaskEnd] = []
+    left: list[Left] = []
+    races: int = 0
+    evicted: list[str] = []
+    seconds: float = 0.0
+
+    @property
+    def exit(self) -> int:
+        """Gives the exit code: 10 when claims of others are left that were not waited for, 1 when it gave up."""
+        return {"claims_left": 10, "gave_up": 1}.get(self.ended, 0)
