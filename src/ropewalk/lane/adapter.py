@@ -11,8 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-Wire = Literal["anthropic", "chat", "responses", "gemini"]
-"""Is a format of model traffic: Anthropic Messages, OpenAI Chat Completions, OpenAI Responses, Gemini's."""
+from ropewalk.gateway.tokens import Tokens, Wire
 
 Kind = Literal["started", "message", "tool", "tool_end", "usage", "needs_input", "retry", "result", "error"]
 """Is what an event says: `tool` and `tool_end` enclose a tool's run, `result` is the program's own last word."""
@@ -75,31 +74,6 @@ class Event(msgspec.Struct, frozen=True):
 
     kind: Kind
     facts: dict[str, Any] = {}
-
-
-class Tokens(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is a count of tokens; `input` without what came from a cache, `output` with `reasoning` in it.
-
-    The total is the same sum for every provider: input, cache_read, cache_write and output.
-    """
-
-    input: int = 0
-    cache_read: int = 0
-    cache_write: int = 0
-    output: int = 0
-    reasoning: int = 0
-
-    @property
-    def total(self) -> int:
-        """Gives input, both kinds of cache, and output."""
-        return self.input + self.cache_read + self.cache_write + self.output
-
-    def __add__(self, other: Tokens) -> Tokens:
-        """Gives the sum."""
-        return Tokens(
-            self.input + other.input, self.cache_read + other.cache_read, self.cache_write + other.cache_write,
-            self.output + other.output, self.reasoning + other.reasoning,
-        )  # fmt: skip
 
 
 class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
