@@ -13,7 +13,7 @@ import msgspec
 
 from ropewalk.board import names, wire
 from ropewalk.board.base import Board, Step, now_object, words
-from ropewalk.board.state import Status
+from ropewalk.board.state import Status, law, need
 from ropewalk.board.wire import WHO, Object, Outcome
 from ropewalk.core import clock
 from ropewalk.core.errors import CasMismatchError, ClaimedError, FencedError
@@ -86,8 +86,6 @@ def take(board: Board, status: Status, who: As) -> Held:
 
 def find(board: Board, task: str, attempt: str, actor: str) -> Held:
     """Gives the attempt in progress that an id names; `E_FENCED` when the claim is another's, or gone (law 9)."""
-    from ropewalk.board.state import need
-
     status = need(board, task)
     claim = status.claim if status is not None else None
     if status is None or claim is None or status.claim_id is None or claim.attempt != attempt or claim.closed:
@@ -114,7 +112,7 @@ def mark(board: Board, held: Held, name: str) -> Held:
     text = wire.changed_claim(held.words, **{name: wire.stamp(clock.now())})
     made = now_object(text)
     step = Step("claim_mark", held.actor, [Move(names.claim(held.task.id), held.claim, made.id)], [made])
-    _push(board, held, lambda: step)
+    push(board, held, lambda: step)
     return held._replace(claim=made.id, words=text)
 
 
@@ -148,7 +146,7 @@ def close(board: Board, held: Held, outcome: Outcome, returned: str | None = Non
     moves = [Move(names.claim(task), held.claim, closing.id), Move(names.verdict(task), None, verdict.id)]
     if returned is not None:
         moves.append(Move(names.returned(task), None, returned))
-    _push(
+    push(
         board, held, lambda: Step("verdict", held.actor, [*moves, *freed(board, held.task)], [closing, verdict])
     )  # fmt: skip
 
@@ -181,6 +179,19 @@ def freed(board: Board, task: Task) -> list[Move]:
     return [Move(ref, value, None) for ref in refs if (value := board.ref(ref)) is not None]
 
 
+def special(task: Task) -> bool:
+    """Says whether a task asks, beside its needs, for what flockwork's workers do not read (F8)."""
+    return bool(task.region or task.owns or task.modifies or task.target != "main")
+
+
+def hidden(board: Board, task: Task) -> list[Move]:
+    """Gives the moves by which a task that is open again is held back from flockwork's workers, where it has to be."""
+    spec = board.ref(names.spec(task.id))
+    if spec is None or not special(task) or not law(board).mixed:
+        return []
+    return [Move(names.spec(task.id), spec, None), Move(names.held(task.id), None, spec)]
+
+
 def _archive(board: Board, held: Held, why: str, kind: str) -> None:
     task = held.task
     ended = now_object(wire.changed_claim(held.words, ended=why))
@@ -190,12 +201,12 @@ def _archive(board: Board, held: Held, why: str, kind: str) -> None:
                  Move(names.archived(names.claim(task.id), held.attempt), None, ended.id)]  # fmt: skip
         if task.region and (lock := board.ref(names.lock(task.region))) is not None:
             moves.append(Move(names.lock(task.region), lock, None))
-        return Step(kind, held.actor, moves, [ended])
+        return Step(kind, held.actor, [*moves, *hidden(board, task)], [ended])
 
-    _push(board, held, build)
+    push(board, held, build)
 
 
-def _push(board: Board, held: Held, build: Callable[[], Step]) -> None:
+def push(board: Board, held: Held, build: Callable[[], Step]) -> None:
     """Does a step of a claim's holder; what else moved meanwhile is looked at again, the claim itself is lost."""
     for _ in range(_TRIES):
         try:
@@ -218,7 +229,8 @@ def _lost(held: Held) -> FencedError:
 
 def lives(board: Board, task: str) -> int:
     """Gives how often a task was closed and opened again."""
-    return len(board.below(names.archive_of("verdicts", task)))
+    before = names.archive_of("verdicts", task)
+    return sum("@" not in name[len(before) :] for name, _ in board.below(before))  # reviews have another one
 
 
 def deaths(board: Board, task: str, life: int) -> int:

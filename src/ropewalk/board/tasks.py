@@ -108,7 +108,7 @@ def _wanted(
 
 def is_special(task: Task) -> bool:
     """Says whether flockwork's workers would do a task wrongly, because they do not read what it asks for (F8)."""
-    return bool(task.needs or task.region or task.owns or task.modifies or task.target != "main")
+    return bool(task.needs) or claim.special(task)
 
 
 def _replaced(board: Board, old: Status, ref: str, made: Object) -> list[Move]:
@@ -188,13 +188,23 @@ def _archived(board: Board, found: Status) -> list[Move]:
         found.claim.attempt if found.claim is not None else "att-unknown-000000"
     )
     moves = []
-    for ref in (names.claim(found.id), names.returned(found.id), names.verdict(found.id), names.integrated(found.id)):
+    for ref in (names.claim(found.id), names.returned(found.id), names.verdict(found.id)):
         if (value := board.ref(ref)) is not None:
             moves += [Move(ref, value, None), Move(names.archived(ref, attempt), None, value)]
-    for ref, value in board.below(f"{names.VERDICTS}{found.id}@"):
-        moves += [Move(ref, value, None), Move(names.archived(ref, attempt), None, value)]
+    moves += said_of(board, found, attempt)
+    moves += claim.hidden(board, found.spec.task)
     opened = board.ref(names.opened(found.id))
     return moves if opened is not None else [*moves, Move(names.opened(found.id), None, found.spec_id)]
+
+
+def said_of(board: Board, found: Status, attempt: str) -> list[Move]:
+    """Gives the moves by which the reviews of an attempt, and its gate, go into the archive."""
+    moves = []
+    fired = names.integrated(found.id)
+    for ref, value in [(fired, board.ref(fired)), *board.below(names.review(found.id, ""))]:
+        if value is not None:
+            moves += [Move(ref, value, None), Move(names.archived(ref, attempt), None, value)]
+    return moves
 
 
 def _need(board: Board, task: str) -> Status:
