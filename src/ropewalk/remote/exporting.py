@@ -158,17 +158,6 @@ def _git_dir(there: Place) -> str:
     )
 
 
-def _receive_pack(there: Place) -> list[str]:
-    """Gives the option that starts `git receive-pack` on this host without the variables that pin our git.
-
-    The destination's hooks and settings are its owner's; they run as if the user had pushed.
-    """
-    if there.path is None:
-        return []
-    names = sorted(k for k in transport.environment(there) if k.startswith("GIT_"))
-    return [f"--receive-pack=env {' '.join(f'-u {n}' for n in names)} '{git_program()}' receive-pack"]
-
-
 @contextmanager
 def arrival_synced(git_dir: str | None, ref: str) -> Iterator[None]:
     """Makes durable what git writes meanwhile of a ref and its objects into a repository on this host.
@@ -232,8 +221,8 @@ def _push(store: Store, there: Place, head: str, name: str, wait: float) -> Expo
     with arrival_synced(git_dir, name):
         done = transport.call(
             repo, there, "push", "--porcelain", "--progress", "--no-verify", "--no-follow-tags",
-            "--recurse-submodules=no", "--no-signed", *_receive_pack(there), "--", there.address, f"{head}:{name}",
-            wait=wait, ok=None,
+            "--recurse-submodules=no", "--no-signed", *transport.receive_pack(there), "--", there.address,
+            f"{head}:{name}", wait=wait, ok=None,
         )  # fmt: skip
         if done.code:
             refused = _refused(store, there, name, old, head, done.out + b"\n" + done.err)

@@ -186,6 +186,17 @@ def upload_pack(there: Place) -> list[str]:
     return [f"--upload-pack={words}"]
 
 
+def receive_pack(there: Place) -> list[str]:
+    """Gives the option that starts `git receive-pack` on this host without the variables that pin our git.
+
+    The destination's hooks and settings are its owner's; they run as if the user had pushed.
+    """
+    if there.path is None:
+        return []
+    names = sorted(k for k in environment(there) if k.startswith("GIT_"))
+    return [f"--receive-pack=env {' '.join(f'-u {n}' for n in names)} '{git_program()}' receive-pack"]
+
+
 def call(
     git_dir: str | None,
     there: Place,
@@ -194,17 +205,19 @@ def call(
     timeout: float = TIMEOUT,
     wait: float = WAIT,
     ok: tuple[int, ...] | None = (0,),
+    tied: bool = False,
 ) -> Done:
     """Runs git on `git_dir` (None: on none) against another repository; a failure is typed, with git's own words.
 
-    With `ok=None` the caller judges the exit code. `E_REMOTE` ends a call after `timeout` seconds, and one in which
-    nothing has moved for `wait` seconds.
+    With `ok=None` the caller judges the exit code; a `tied` git dies with this process. `E_REMOTE` ends a call after
+    `timeout` seconds, and one in which nothing has moved for `wait` seconds.
     """
     try:
         where = [] if git_dir is None else [f"--git-dir={git_dir}"]
         done = run(
-            [git_program(), *where, *args], env=environment(there, extra_env), timeout=timeout, silence=wait or None
-        )
+            [git_program(), *where, *args], env=environment(there, extra_env), timeout=timeout, tied=tied,
+            silence=wait or None,
+        )  # fmt: skip
     except ChildTimeout as error:
         raise RemoteError(
             f"{shown(there)} did not answer within {error.seconds:g} s",
