@@ -75,31 +75,39 @@ def land_checked(
     how: Orders,
     *,
     answering: Answering | None = None,
+    commands: Sequence[Command] | None = None,
     tell: Callable[[str], None] = lambda line: None,
+    ended: Callable[[int, Outcome], None] = lambda number, outcome: None,
 ) -> list[Outcome]:
     """Lands changes in order, each once the check passed on the very tree that it makes; gives an outcome for each.
 
     A change in conflict with the target, or that can't land for another reason, gives the error at once; it
-    does not keep back the others.
+    does not keep back the others. `commands` has a check for each, of the same environment; without it all have that
+    of the orders. `ended` hears of each outcome, by the change's place, as soon as it stands.
     """
     outcomes: dict[int, Outcome] = {}
     wanted: dict[int, Wanted] = {}
+
+    def end(number: int, outcome: Outcome) -> None:
+        outcomes[number] = outcome
+        ended(number, outcome)
+
     for number, req in enumerate(requests):
         try:
             ready = land.preview(store, req, answering)
         except RopewalkError as error:
-            outcomes[number] = Outcome(error, [])
+            end(number, Outcome(error, []))
             continue
         if isinstance(ready, Landed):
-            outcomes[number] = Outcome(ready, [])
+            end(number, Outcome(ready, []))
         else:
             resolution = None if answering is None else _portable(answering)
-            wanted[number] = Wanted(req, how.command, resolution)
+            wanted[number] = Wanted(req, how.command if commands is None else commands[number], resolution)
     store.objects.take_new()
     if wanted:
-        driver = _Driver(store, ref, how, tell)
-        for number, outcome in zip(wanted, driver.run(list(wanted.values())), strict=True):
-            outcomes[number] = outcome
+        places = list(wanted)
+        driver = _Driver(store, ref, how, tell, lambda place, outcome: end(places[place], outcome))
+        driver.run(list(wanted.values()))
     return [outcomes[number] for number in range(len(requests))]
 
 
@@ -116,8 +124,10 @@ def _portable(answering: Answering) -> Resolution:
 
 
 class _Driver:
-    def __init__(self, store: Store, ref: str, how: Orders, tell: Callable[[str], None]) -> None:
-        self.store, self.ref, self.how, self.tell = store, ref, how, tell
+    def __init__(
+        self, store: Store, ref: str, how: Orders, tell: Callable[[str], None], ended: Callable[[int, Outcome], None]
+    ) -> None:
+        self.store, self.ref, self.how, self.tell, self.ended = store, ref, how, tell, ended
         self.speculation = Speculation(store, ref)
         self.running: list[_Job] = []
         self.mine: dict[int, Wanted] = {}
@@ -128,8 +138,8 @@ class _Driver:
         self._planned_at = 0.0
         self._idle_since: dict[str, float] = {}
 
-    def run(self, wanted: Sequence[Wanted]) -> list[Outcome]:
-        """Waits in the queue with changes, drives it meanwhile, and gives what became of each."""
+    def run(self, wanted: Sequence[Wanted]) -> None:
+        """Waits in the queue with changes, drives it meanwhile, and tells what became of each by its place."""
         owner = f"{os.getpid()}-{new_id()[:12]}"
         life = Hold.take(queue.owner_path(self.store, owner))
         assert life is not None, "an owner's name is new"
@@ -141,7 +151,6 @@ class _Driver:
             while len(self.done) < len(ids) or self.running:
                 self._check_stop()
                 self._turn()
-            return [self.done[number] for number in ids]
         finally:
             for job in list(self.running):
                 job.running.stop()
@@ -321,6 +330,7 @@ class _Driver:
             outcome = self._outcome(entry)
             if outcome is not None:
                 self.done[number] = outcome
+                self.ended(list(self.mine).index(number), outcome)
 
     def _outcome(self, entry: Entry) -> Outcome | None:
         checks = self._checks(entry.id)
