@@ -246,9 +246,14 @@ class _Look:
 
     def _external(self, task: str) -> bool:
         """Says whether a verdict was archived by somebody who did not say so in it, as flockwork's sweep does (F8)."""
-        kept = self.seen.archived("verdicts", task)
-        verdicts = [self.seen.verdict(oid) for marker, oid in kept if "@" not in marker]
-        return any(one is not None and one.fixed is not None and "reopened_by" not in one.values for one in verdicts)
+        returned = dict(self.seen.archived("tasks", task))
+        for marker, oid in self.seen.archived("verdicts", task):
+            one = self.seen.verdict(oid) if "@" not in marker else None
+            # what has no end of its own may be put away by anybody
+            ended = one is not None and (one.fixed is False or (one.fixed is True and marker in returned))
+            if ended and one is not None and "reopened_by" not in one.values:
+                return True
+        return False
 
     def _strays(self) -> Iterator[Finding]:
         for prefix, what in ((names.CLAIMS, "claim"), (names.RETURNS, "return"), (names.VERDICTS, "verdict"),

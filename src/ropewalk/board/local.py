@@ -62,7 +62,7 @@ class LocalBoard:
     def on_target(self, commits: Collection[str], head: str) -> set[str]:
         """Gives those commits that are a head or its ancestors."""
         if len(commits) <= _ONE_BY_ONE:
-            return {oid for oid in commits if oid == head or lineage.ancestor(self.store, oid, head)}
+            return {oid for oid in commits if lineage.is_on(self.store, oid, head)}
         return on_line(self.store.git("rev-list", head, "--", timeout=600).text(), commits)
 
     def push(self, step: Step) -> None:

@@ -204,6 +204,9 @@ def sweep(board: Board, task: str, actor: str, *, force: bool = False) -> Swept:
     objects: list[Object] = []
     for ref, value in live.items():
         kept = value
+        if ref == names.verdict(task) and (said := tasks.reopened_verdict(board, found, actor)):
+            objects += said
+            kept = said[0].id
         if ref == names.claim(task) and held:
             objects.append(now_object(wire.changed_claim(_claim_words(board, found, attempt), ended="swept")))
             kept = objects[-1].id

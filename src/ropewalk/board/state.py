@@ -90,21 +90,23 @@ def _statuses(board: Board, tasks: Sequence[str]) -> dict[str, Status]:
             board.ref(names.verdict(task)),
         )  # fmt: skip
     board.prefetch(oid for raw in raws.values() for oid in (raw.spec, raw.claim, raw.verdict) if oid is not None)
+    contents = {task: board.content(raw.spec) for task, raw in raws.items()}
+    specs = {task: wire.read_spec(task, wire.message(content)) if content is not None else _unreadable(task)
+             for task, content in contents.items()}  # fmt: skip
     depends = Dependencies(board)
-    return {task: _status(board, task, raw, depends) for task, raw in raws.items()}
+    depends.learn(specs[task].task for task, raw in raws.items() if raw.claim is None and raw.verdict is None)
+    return {task: _status(board, raw, specs[task], contents[task], depends) for task, raw in raws.items()}
 
 
-def _status(board: Board, task: str, raw: _Raw, depends: Dependencies) -> Status:
-    content = board.content(raw.spec)
-    spec = wire.read_spec(task, wire.message(content)) if content is not None else _unreadable(task)
+def _status(board: Board, raw: _Raw, spec: Spec, content: bytes | None, depends: Dependencies) -> Status:
     claim_words = _words(board, raw.claim)
     claim = wire.read_claim(claim_words) if claim_words is not None else None
     verdict_words = _words(board, raw.verdict)
     verdict = wire.read_verdict(verdict_words) if verdict_words is not None else None
     state, why = _judge(board, spec, raw, claim, verdict, depends)
     return Status(
-        task, state, why, spec, raw.spec, wire.made_at(content or b""), raw.is_held, claim, raw.claim, raw.returned,
-        verdict,
+        spec.task.id, state, why, spec, raw.spec, wire.made_at(content or b""), raw.is_held, claim, raw.claim,
+        raw.returned, verdict,
     )  # fmt: skip
 
 
@@ -152,6 +154,22 @@ class Dependencies:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._known: dict[tuple[str, str], str] = {}
+        self._landed: dict[tuple[str, str], bool] = {}
+
+    def learn(self, tasks: Iterable[Task]) -> None:
+        """Reads at once what the needs of many tasks will be asked about; no need costs a git process of its own."""
+        board = self._board
+        wanted = {(name, task.target) for task in tasks for name in task.needs}
+        refs = [ref for name, _ in wanted for ref in (names.verdict(name), names.claim(name))]
+        board.prefetch(oid for ref in refs if (oid := board.ref(ref)) is not None)
+        returned: dict[str, set[str]] = {}
+        for name, target in wanted:
+            if (oid := board.ref(names.returned(name))) is not None:
+                returned.setdefault(target, set()).add(oid)
+        for target, commits in returned.items():
+            head = board.ref(names.branch(target))
+            landed = board.on_target(commits, head) if head is not None else set()
+            self._landed |= {(oid, target): oid in landed for oid in commits}
 
     def unmet(self, needs: Sequence[str], target: str) -> str:
         """Gives why tasks are not done on a target, empty when all are."""
@@ -177,10 +195,15 @@ class Dependencies:
         claim = wire.read_claim(_words(board, board.ref(names.claim(name))) or "")
         if claim is None or claim.attempt != verdict.attempt:
             return f"it needs {name}, whose verdict is of another attempt than its claim"
-        head = board.ref(names.branch(target))
-        if head is None or returned not in board.on_target([returned], head):
+        if not self._has_landed(returned, target):
             return f"it needs {name}, whose change is not on {target} any more"
         return ""
+
+    def _has_landed(self, commit: str, target: str) -> bool:
+        if (commit, target) not in self._landed:
+            head = self._board.ref(names.branch(target))
+            self._landed[commit, target] = head is not None and commit in self._board.on_target([commit], head)
+        return self._landed[commit, target]
 
 
 def _words(board: Board, oid: str | None) -> str | None:
@@ -191,8 +214,15 @@ def _words(board: Board, oid: str | None) -> str | None:
 def order(statuses: Iterable[Status]) -> list[Status]:
     """Gives tasks in the order in which they are to be taken: by priority, by what hangs on them, by age, by name."""
     listed = list(statuses)
+    rank = standing(listed)
+    return sorted(listed, key=lambda s: (-rank[s.id][0], -rank[s.id][1], s.at, s.id))
+
+
+def standing(statuses: Iterable[Status]) -> dict[str, tuple[int, int]]:
+    """Gives (priority, length of the longest chain of tasks that hang on it) by task: who is equal in it may swap."""
+    listed = list(statuses)
     weight = _critical({s.id: s.spec.task.needs for s in listed})
-    return sorted(listed, key=lambda s: (-s.spec.task.priority, -weight[s.id], s.at, s.id))
+    return {s.id: (s.spec.task.priority, weight[s.id]) for s in listed}
 
 
 def _critical(needs: dict[str, tuple[str, ...]]) -> dict[str, int]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
-
 from ropewalk.board import claim, names, state, wire
 from ropewalk.board.base import Board, Step, now_object
 from ropewalk.board.claim import As
 from ropewalk.board.state import Status
 from ropewalk.board.wire import Object, Outcome
+from ropewalk.core import clock
 from ropewalk.core.errors import CasMismatchError, ClaimedError, InvalidError, NotFoundError
 from ropewalk.plan.task import Task, check_all
 from ropewalk.store.oplog import Move
@@ -136,23 +135,37 @@ def _push_all(board: Board, step: Step, tell: Callable[[str], None]) -> None:
 
 
 def cancel(board: Board, task: str, who: As, note: str = "") -> Status:
-    """Closes a task that nobody holds; its verdict is `fixed: false, reason: cancelled`. `E_CLAIMED` when one does."""
+    """Closes a task that nobody holds; its verdict is `fixed: false, reason: cancelled`. `E_CLAIMED` when one does.
+
+    The claim that a verdict needs is made and closed in the same step.
+    """
     found = _need(board, task)
-    if found.state in state.CLOSED:
+    if found.state in state.CLOSED or found.state in ("half", "pending"):
         if found.state == "cancelled":
             return found
-        raise InvalidError(f"{task} is {found.state} already", task=task, state=found.state)
+        raise InvalidError(
+            f"{task} is {found.state} already", task=task, state=found.state, hint="`rw task reopen` opens it first"
+        )
     if found.claim_id is not None:
         raise ClaimedError(f"{task} is claimed by {found.why}", hint=f"`rw board evict {task}` first", task=task)
-    plain = found._replace(spec=found.spec._replace(task=_without_region(found.spec.task)))
-    held = claim.take(board, plain, who)
-    more = {"note": note} if note else {}
-    claim.close(board, held, Outcome(False, 0, 0, who.harness, reason="cancelled", more=more))
+    attempt = names.new_attempt(who.worker)
+    outcome = Outcome(False, 0, 0, who.harness, reason="cancelled", more={"note": note})
+    text = wire.claim_words(task, attempt, harness=who.harness, host=who.host, life=claim.lives(board, task))
+    closed = now_object(wire.changed_claim(text, closed=wire.stamp(clock.now())))
+    verdict = now_object(wire.verdict_words(task, attempt, who.worker, outcome))
+    moves = [Move(names.claim(task), None, closed.id), Move(names.verdict(task), None, verdict.id)]
+    if (opened := board.ref(names.opened(task))) is not None:
+        moves.append(Move(names.opened(task), opened, None))
+    if found.is_held:
+        moves += [Move(names.held(task), found.spec_id, None), Move(names.spec(task), None, found.spec_id)]
+    try:
+        board.push(Step("cancel", who.actor, moves, [closed, verdict]))
+    except CasMismatchError as error:
+        raise ClaimedError(
+            f"{task} was claimed or changed by another meanwhile", task=task, ref=error.details.get("ref")
+        ) from None
+    board.refresh()
     return _need(board, task)
-
-
-def _without_region(task: Task) -> Task:
-    return msgspec.structs.replace(task, region="")
 
 
 def reopen(board: Board, tasks: Iterable[str], actor: str, *, done: bool = False) -> list[str]:
@@ -163,6 +176,7 @@ def reopen(board: Board, tasks: Iterable[str], actor: str, *, done: bool = False
     listed = list(dict.fromkeys(tasks))
     for _ in range(_TRIES):
         moves: list[Move] = []
+        objects: list[Object] = []
         opened = []
         for task in listed:
             found = _need(board, task)
@@ -170,12 +184,14 @@ def reopen(board: Board, tasks: Iterable[str], actor: str, *, done: bool = False
                 continue
             if found.state == "done" and not done:
                 raise InvalidError(f"{task} is done", hint="--done opens it all the same", task=task)
-            moves += _archived(board, found)
+            kept = reopened_verdict(board, found, actor)
+            objects += kept
+            moves += _archived(board, found, kept)
             opened.append(task)
         if not moves:
             return []
         try:
-            board.push(Step("reopen", actor, moves))
+            board.push(Step("reopen", actor, moves, objects))
             return opened
         except CasMismatchError as error:
             mismatch = error
@@ -183,14 +199,22 @@ def reopen(board: Board, tasks: Iterable[str], actor: str, *, done: bool = False
     raise mismatch
 
 
-def _archived(board: Board, found: Status) -> list[Move]:
+def reopened_verdict(board: Board, found: Status, actor: str) -> list[Object]:
+    """Gives a task's verdict as an archive keeps it: it says who opened the task again, which flockwork's never do."""
+    words = board.content(board.ref(names.verdict(found.id)) or "") if found.verdict is not None else None
+    text = wire.message(words).rstrip() if words is not None else ""
+    return [now_object(f"{text}\nreopened_by: {wire.one_line(actor)}")] if text else []
+
+
+def _archived(board: Board, found: Status, verdict: Sequence[Object]) -> list[Move]:
     attempt = (found.verdict.attempt if found.verdict is not None else "") or (
         found.claim.attempt if found.claim is not None else "att-unknown-000000"
     )
     moves = []
     for ref in (names.claim(found.id), names.returned(found.id), names.verdict(found.id)):
         if (value := board.ref(ref)) is not None:
-            moves += [Move(ref, value, None), Move(names.archived(ref, attempt), None, value)]
+            kept = verdict[0].id if verdict and ref == names.verdict(found.id) else value
+            moves += [Move(ref, value, None), Move(names.archived(ref, attempt), None, kept)]
     moves += said_of(board, found, attempt)
     moves += claim.hidden(board, found.spec.task)
     opened = board.ref(names.opened(found.id))
