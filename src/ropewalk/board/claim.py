@@ -61,7 +61,7 @@ def take(board: Board, status: Status, who: As) -> Held:
     life = lives(board, task.id)
     text = wire.claim_words(
         task.id, attempt, harness=who.harness, model=who.model or task.model, kind=who.kind, host=who.host,
-        base=board.ref(names.branch(task.target)) or "", target=task.target, life=life,
+        base=board.ref(names.branch(task.target)) or "", target=task.target, agent=who.actor, life=life,
     )  # fmt: skip
     made = now_object(text)
     moves = [Move(names.claim(task.id), None, made.id)]
@@ -147,7 +147,7 @@ def close(board: Board, held: Held, outcome: Outcome, returned: str | None = Non
     if returned is not None:
         moves.append(Move(names.returned(task), None, returned))
     push(
-        board, held, lambda: Step("verdict", held.actor, [*moves, *freed(board, held.task)], [closing, verdict])
+        board, held, lambda: Step("verdict", held.actor, [*moves, *freed(board, held)], [closing, verdict])
     )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def companions(board: Board, held: Held, outcome: Outcome) -> list[Companion]:
         Companion(names.returned(task), None),
         Companion(names.verdict(task), None, verdict_words(held, outcome), WHO),
     ]
-    return found + [Companion(move.name, move.old, "") for move in freed(board, held.task)]
+    return found + [Companion(move.name, move.old, "") for move in freed(board, held)]
 
 
 def verdict_words(held: Held, outcome: Outcome) -> str:
@@ -173,10 +173,19 @@ def closing_object(held: Held) -> Object:
     return now_object(wire.changed_claim(held.words, closed=wire.stamp(clock.now())))
 
 
-def freed(board: Board, task: Task) -> list[Move]:
+def freed(board: Board, held: Held) -> list[Move]:
     """Gives the moves by which a task that ends leaves the index of open tasks and its region."""
-    refs = [names.opened(task.id)] + ([names.lock(task.region)] if task.region else [])
-    return [Move(ref, value, None) for ref in refs if (value := board.ref(ref)) is not None]
+    opened = names.opened(held.task.id)
+    left = [Move(opened, value, None)] if (value := board.ref(opened)) is not None else []
+    return left + unlocked(board, held.task.region, held.attempt)
+
+
+def unlocked(board: Board, region: str, attempt: str) -> list[Move]:
+    """Gives the move by which an attempt gives up its region; none where it holds none, or another does."""
+    lock = board.ref(names.lock(region)) if region else None
+    if lock is None or wire.fields(words(board, names.lock(region)) or "").get("attempt") != attempt:
+        return []
+    return [Move(names.lock(region), lock, None)]
 
 
 def special(task: Task) -> bool:
@@ -199,9 +208,8 @@ def _archive(board: Board, held: Held, why: str, kind: str) -> None:
     def build() -> Step:
         moves = [Move(names.claim(task.id), held.claim, None),
                  Move(names.archived(names.claim(task.id), held.attempt), None, ended.id)]  # fmt: skip
-        if task.region and (lock := board.ref(names.lock(task.region))) is not None:
-            moves.append(Move(names.lock(task.region), lock, None))
-        return Step(kind, held.actor, [*moves, *hidden(board, task)], [ended])
+        moves += [*unlocked(board, task.region, held.attempt), *hidden(board, task)]
+        return Step(kind, held.actor, moves, [ended])
 
     push(board, held, build)
 
