@@ -36,10 +36,11 @@ _DIGITS = re.compile(r"[0-9]{1,11}\Z")
 
 
 class Object(NamedTuple):
-    """Is a commit for a board: its id and its content."""
+    """Is a new object for a board, a commit unless `kind` says otherwise: its id and its content."""
 
     id: str
     content: bytes
+    kind: str = "commit"
 
 
 class Fields(NamedTuple):
@@ -253,6 +254,7 @@ class Claim(NamedTuple):
     host: str
     base: str
     target: str
+    agent: str
     beat: int
     life: int
     marks: dict[str, str]
@@ -270,16 +272,16 @@ class Claim(NamedTuple):
 
 
 MARKS = ("dispatch_started", "work_started", "work_done", "stalled")
-_CLAIM = ("harness", "model", "kind", "host", "base", "target", "law", "life")
+_CLAIM = ("harness", "model", "kind", "host", "base", "target", "agent", "law", "life")
 
 
 def claim_words(
     task: str, attempt: str, *, harness: str, model: str = "", kind: str = "", host: str = "", base: str = "",
-    target: str = "main", life: int = 0,
+    target: str = "main", agent: str = "", life: int = 0,
 ) -> str:  # fmt: skip
     """Gives the message of a new claim."""
     values = {"harness": harness, "model": model, "kind": (kind or "unknown") if model else "", "host": host,
-              "base": base, "target": "" if target == "main" else target, "law": str(LAW),
+              "base": base, "target": "" if target == "main" else target, "agent": agent, "law": str(LAW),
               "life": str(life) if life else ""}  # fmt: skip
     lines = [f"claim {task}"] + [f"{key}: {one_line(values[key])}" for key in _CLAIM if values[key]]
     return "\n".join([*lines, attempt])
@@ -296,8 +298,8 @@ def read_claim(words: str) -> Claim | None:
     marks = {key: found.get(key) for key in MARKS if found.get(key)}
     return Claim(
         task, last[-1], found.get("harness"), found.get("model"), found.get("host"), found.get("base"),
-        found.get("target") or "main", _number(found.get("beat")), _number(found.get("life")), marks,
-        found.get("closed"), lines,
+        found.get("target") or "main", found.get("agent"), _number(found.get("beat")), _number(found.get("life")),
+        marks, found.get("closed"), lines,
     )  # fmt: skip
 
 
@@ -382,26 +384,29 @@ def _signed(text: str) -> int | None:
 
 
 class Review(NamedTuple):
-    """Is a review as it was read, with what is wrong with it (empty: nothing)."""
+    """Is a review as it was read, with what is wrong with it (empty: nothing).
+
+    `commit` is what the evidence was when it was looked at, `agent` who looked; both empty where it does not say.
+    """
 
     task: str
     reviewer: str
     outcome: str
     evidence: str
+    commit: str
+    agent: str
     provider: str
     problem: str
 
 
 def review_words(
-    task: str, reviewer: str, outcome: Literal["agree", "veto"], evidence: str, *, provider: str = "", note: str = ""
-) -> str:
-    """Gives the message of a review; `evidence` is the ref that was looked at, and, with `@`, the commit it was at."""
-    lines = ["review-verdict", f"task: {task}", f"reviewer: {reviewer}", f"outcome: {outcome}", f"evidence: {evidence}"]
-    if provider:
-        lines.append(f"provider: {one_line(provider)}")
-    if note:
-        lines.append(f"note: {one_line(note)}")
-    return "\n".join(lines)
+    task: str, reviewer: str, outcome: Literal["agree", "veto"], evidence: str, *, commit: str = "", agent: str = "",
+    provider: str = "", note: str = "",
+) -> str:  # fmt: skip
+    """Gives the message of a review; `evidence` is the ref that was looked at, `commit` what it was then."""
+    values = {"task": task, "reviewer": reviewer, "outcome": outcome, "evidence": evidence, "commit": commit,
+              "agent": agent, "provider": provider, "note": note[:2000]}  # fmt: skip
+    return "\n".join(["review-verdict", *(f"{key}: {one_line(value)}" for key, value in values.items() if value)])
 
 
 def read_review(words: str, task: str, reviewer: str) -> Review:
@@ -416,14 +421,16 @@ def read_review(words: str, task: str, reviewer: str) -> Review:
         problem = f"its outcome is {found.get('outcome')!r}"
     elif not found.get("evidence"):
         problem = "it names no evidence"
-    return Review(task, reviewer, found.get("outcome"), found.get("evidence"), found.get("provider"), problem)
+    return Review(
+        task, reviewer, found.get("outcome"), found.get("evidence"), found.get("commit"), found.get("agent"),
+        found.get("provider"), problem,
+    )  # fmt: skip
 
 
-def integrated_words(task: str, n: int, m: int, agreed: Sequence[str], evidence: str) -> str:
-    """Gives the message of a gate that fired."""
-    return "\n".join(
-        ["integrated", f"task: {task}", f"n: {n}", f"m: {m}", f"agreed: {' '.join(agreed)}", f"evidence: {evidence}"]
-    )
+def integrated_words(task: str, n: int, m: int, agreed: Sequence[str], evidence: str, commit: str) -> str:
+    """Gives the message of a gate that fired for a commit."""
+    return "\n".join(["integrated", f"task: {task}", f"n: {n}", f"m: {m}", f"agreed: {' '.join(agreed)}",
+                      f"evidence: {evidence}", f"commit: {commit}"])  # fmt: skip
 
 
 class Law(NamedTuple):
