@@ -66,6 +66,14 @@ class Board(Protocol):
         """Gives the content of a commit; None when it is not there, or is no commit."""
         ...
 
+    def raw(self, oid: str) -> tuple[str, bytes] | None:
+        """Gives (kind, content) of any object; None when it is not there."""
+        ...
+
+    def log(self) -> str | None:
+        """Gives what `refs/swarm/log` points to, with all that it holds; no other look shows that ref (F5)."""
+        ...
+
     def prefetch(self, ids: Iterable[str]) -> None:
         """Reads commits at once that `content` will be asked for."""
         ...

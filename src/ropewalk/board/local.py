@@ -50,6 +50,14 @@ class LocalBoard:
             self._contents[oid] = known = found[1]
         return known
 
+    def raw(self, oid: str) -> tuple[str, bytes] | None:
+        """Gives (kind, content) of any object."""
+        return self.store.objects.find(oid)
+
+    def log(self) -> str | None:
+        """Gives what `refs/swarm/log` points to."""
+        return self.store.ref(names.LOG)
+
     def prefetch(self, ids: Iterable[str]) -> None:
         """Reads commits at once."""
         if len(self._contents) > _KEPT:
@@ -73,7 +81,7 @@ class LocalBoard:
         if step.objects:
             store.objects.write("tree", b"")
             for made in step.objects:
-                if store.objects.write("commit", made.content) != made.id:
+                if store.objects.write(made.kind, made.content) != made.id:
                     raise StoreCorruptError(f"the object {made.id} is not what it says", object=made.id)
         with store.transaction() as tx:
             tx.journal(store.objects.take_new())

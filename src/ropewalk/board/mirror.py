@@ -32,8 +32,8 @@ from ropewalk.remote.transport import Place
 from ropewalk.store.lock import WriterLock
 from ropewalk.store.loose import Damaged, LooseStore
 
-PROBE = names.ROOT + "probe/"
-"""Is where a probe has its scratch refs, which no look fetches."""
+_LOG = "refs/ropewalk/log"
+"""Is where the mirror has the compacted history, apart from what a look prunes."""
 
 _LOCK_SECONDS = 300.0
 _DAY = 86_400
@@ -112,14 +112,27 @@ class Mirror:
     def _transfer(self, branches: Iterable[str]) -> None:
         # a pattern that finds nothing is no error, a name that is not there would be one
         heads = [f"+{names.HEADS}{name}*:{names.HEADS}{name}*" for name in sorted(branches)]
+        self._call_fetch("--prune", words=[f"+{names.ROOT}*:{names.ROOT}*", f"^{names.LOG}", *heads])
+        self._tidy()
+
+    def _call_fetch(self, *options: str, words: Sequence[str]) -> None:
         transport.call(
             self.path, self.there, "-c", "core.fsync=none", "-c", "protocol.version=2", "-c", "fetch.unpackLimit=200",
             "-c", "fetch.writeCommitGraph=false", "-c", "core.hooksPath=/dev/null", "fetch", "--quiet", "--no-tags",
-            "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules", "--prune",
-            *transport.upload_pack(self.there), "--", self.there.address,
-            f"+{names.ROOT}*:{names.ROOT}*", f"^{names.LOG}", f"^{PROBE}*", *heads, wait=self.wait, tied=True,
+            "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules", *options,
+            *transport.upload_pack(self.there), "--", self.there.address, *words, wait=self.wait, tied=True,
         )  # fmt: skip
-        self._tidy()
+
+    def fetch_log(self) -> str | None:
+        """Gives what the server's `refs/swarm/log` points to, and fetches all that it holds."""
+        self._lock.acquire(_LOCK_SECONDS, patient=True)
+        try:
+            self._make()
+            # a pattern, because a name that is not there would be an error
+            self._call_fetch("--prune", words=[f"+{names.LOG}*:{_LOG}*"])
+            return self._git("for-each-ref", "--format=%(objectname)", _LOG).text() or None
+        finally:
+            self._lock.release()
 
     def _own_fault(self, error: RopewalkError) -> bool:
         """Says whether a fetch failed for what is in the mirror and not for the server."""
@@ -210,7 +223,7 @@ class Mirror:
         """Puts objects into the mirror, so that a push can send them."""
         self._make()
         for made in objects:
-            if self._loose.write("commit", made.content) != made.id:
+            if self._loose.write(made.kind, made.content) != made.id:
                 raise StoreCorruptError(f"the object {made.id} is not what it says", object=made.id)
 
     def read(self, ids: Sequence[str]) -> list[bytes | None]:
@@ -230,6 +243,18 @@ class Mirror:
             except BrokenPipeError:
                 self._drop_child()
         return [None] * len(ids)
+
+    def raw(self, oid: str) -> tuple[str, bytes] | None:
+        """Gives (kind, content) of any object, None for what is not there."""
+        for _ in range(2):
+            child = self._open_child()
+            if child is None:
+                break
+            try:
+                return child.ask([oid])[0]
+            except BrokenPipeError:
+                self._drop_child()
+        return None
 
     def has(self, ids: Collection[str]) -> set[str]:
         """Gives those objects that are in the mirror."""

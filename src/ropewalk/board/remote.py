@@ -107,6 +107,14 @@ class RemoteBoard:
             self.prefetch([oid])
         return self._contents.get(oid)
 
+    def raw(self, oid: str) -> tuple[str, bytes] | None:
+        """Gives (kind, content) of any object that a look fetched."""
+        return self.mirror.raw(oid)
+
+    def log(self) -> str | None:
+        """Gives what `refs/swarm/log` points to, by a fetch of its own."""
+        return self.mirror.fetch_log()
+
     def prefetch(self, ids: Iterable[str]) -> None:
         """Reads commits at once."""
         if len(self._contents) > _KEPT:
