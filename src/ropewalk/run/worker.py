@@ -183,7 +183,7 @@ class _Job:
             with open(path, "wb") as file:
                 file.write(msgspec.json.encode(report))
             extra["ROPEWALK_CONFLICT"] = path
-            text = f"{_conflict_words(report)}\n\nThe task was:\n\n{text}"
+            text = f"{conflict_words(report)}\n\nThe task was:\n\n{text}"
         ws = state.need(self.store, self.name)
         lane = Lane(
             f"{settings.run}/{self.task.id}/{number}", self.agent, ws.path, folder,
@@ -254,7 +254,7 @@ class _Job:
         self.worker.tell(kind, task=self.task.id, **facts)
 
 
-def _conflict_words(report: dict[str, Any]) -> str:
+def conflict_words(report: dict[str, Any]) -> str:
     """Gives what an agent is told of a conflict."""
     lines = ["Your change conflicts with what others landed meanwhile. Their work is now in your tree, and these",
              "files hold both sides between conflict markers. Edit each so that the intent of both is kept and no",

@@ -4,10 +4,30 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, Protocol
 
+from ropewalk.board import claim, names, state
 from ropewalk.board.base import Board
 from ropewalk.board.wire import Outcome
+from ropewalk.core.errors import (
+    BusyError,
+    CasMismatchError,
+    CasRetryExhaustedError,
+    CheckFailedError,
+    ConflictError,
+    FencedError,
+    ForbiddenError,
+    InvalidError,
+    LandMismatchError,
+    NotFoundError,
+    RopewalkError,
+)
+from ropewalk.run.work import evidence
 from ropewalk.run.work.lease import Lease
+from ropewalk.store import guard, land
+from ropewalk.store.spool import LandRequest
 from ropewalk.store.store import Store
+from ropewalk.workspace import drive
+
+_TRIES = 4
 
 
 class Change(NamedTuple):
@@ -63,5 +83,88 @@ class Landing(Protocol):
         ...
 
     def land(self, board: Board, store: Store, change: Change) -> Result:
-        """Lands a change and closes its task; a typed error of the board or the store is raised."""
+        """Lands a change and closes its task; the law is read again before that (F27).
+
+        A typed error of the board or the store is raised.
+        """
         ...
+
+
+class LocalLanding:
+    """Lands through the store's landing queue; return, verdict and claim move in the operation of the land."""
+
+    def head(self, board: Board, store: Store, target: str) -> str:
+        """Gives the head of a target branch."""
+        found = store.ref(self.ref(target))
+        if found is None:
+            raise NotFoundError(f"there is no branch {target}", hint="a task lands on a branch that is there")
+        return found
+
+    def ref(self, target: str) -> str:
+        """Gives the target's own ref."""
+        return names.branch(target)
+
+    def land(self, board: Board, store: Store, change: Change) -> Result:
+        """Lands a change once its check passed on the very tree that it makes."""
+        result = Result("retry")
+        for _ in range(_TRIES):
+            state.law(board)
+            result = self._once(store, self._request(board, store, change), change)
+            if result.how == "fenced":
+                with change.lease.still() as held:
+                    if board.ref(names.claim(held.task.id)) != held.claim:
+                        return result
+                # the claim is as it was, so what moved was something that goes with it
+                result = Result("retry", words=result.words)
+            if result.how != "retry":
+                break
+        return result
+
+    def _request(self, board: Board, store: Store, change: Change) -> LandRequest:
+        with change.lease.still() as held:
+            ref = names.branch(held.task.target)
+            return land.request(
+                agent=held.actor, change=change.change, ref=ref, key=change.key,
+                since=guard.op_of(store, ref, change.base), together=claim.companions(board, held, change.outcome),
+            )  # fmt: skip
+
+    def _once(self, store: Store, req: LandRequest, change: Change) -> Result:
+        how = evidence.orders(store, change.command, change.seconds, change.checks, change.lease.stop)
+        try:
+            (outcome,) = drive.land_checked(store, req.ref, [req], how)
+        except CheckFailedError as error:
+            return failed(error)
+        if isinstance(outcome.result, RopewalkError):
+            return refused(outcome.result)
+        if outcome.result.status == "up_to_date":
+            return Result("unchanged")
+        return Result("landed", outcome.result.landed, store.objects.commit(outcome.result.landed).tree)
+
+
+def refused(error: RopewalkError) -> Result:
+    """Gives the result that an error of a land stands for; raises it when it says nothing about the change."""
+    if isinstance(error, ConflictError):
+        return Result("conflict", words=error.message, report=error.details.get("report"))
+    if isinstance(error, CheckFailedError):
+        return failed(error)
+    if isinstance(error, FencedError):
+        return Result("fenced", words=error.message)
+    if isinstance(error, (CasMismatchError, CasRetryExhaustedError, BusyError)):
+        return Result("retry", words=error.message)
+    if isinstance(error, (LandMismatchError, ForbiddenError, InvalidError)):
+        return Result("refused", words=f"{error.message}. {error.hint}".rstrip(". "))
+    raise error
+
+
+def failed(error: CheckFailedError) -> Result:
+    """Gives the result that a failed check stands for: out of time counts as the change's own fault."""
+    facts = error.details
+    reason, tree = str(facts.get("reason", "")), str(facts.get("tree", ""))
+    if reason == "stopped":
+        return Result("stopped", words=error.message)
+    if reason == "cancelled":
+        return Result("retry", words=error.message)
+    words = "\n".join(part for part in (error.message, str(facts.get("output", "")).strip()) if part)
+    if facts.get("kind") == "infrastructure" and reason != "timeout":
+        return Result("broken", tree=tree, rc=int(facts.get("rc", 1)), words=words)
+    return Result("failed", tree=tree, rc=int(facts.get("rc", 1)), words=words)

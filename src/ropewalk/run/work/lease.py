@@ -12,6 +12,7 @@ from ropewalk.board.base import words as words_of
 from ropewalk.board.claim import Held
 from ropewalk.core import clock
 from ropewalk.core.errors import RopewalkError
+from ropewalk.store.store import Store
 
 
 class Stop(threading.Event):
@@ -24,6 +25,11 @@ class Stop(threading.Event):
     def is_set(self) -> bool:
         """Says whether it, or the one above it, is set."""
         return super().is_set() or self._above.is_set()
+
+    @property
+    def ends_worker(self) -> bool:
+        """Says whether the one above it is set."""
+        return self._above.is_set()
 
 
 class Lease:
@@ -61,7 +67,7 @@ class Lease:
 class Heart:
     """Beats for all claims of a process, with a board of its own that is opened for the first beat."""
 
-    def __init__(self, open_board: Callable[[], tuple[Board, Callable[[], None]]], seconds: float, actor: str,
+    def __init__(self, open_board: Callable[[], tuple[Board, Store]], seconds: float, actor: str,
                  lease: float | None, tell: Callable[..., object]) -> None:  # fmt: skip
         self._open, self._seconds, self._actor, self._tell = open_board, seconds, actor, tell
         self._lease = lease or observe.lease(True, seconds)
@@ -92,7 +98,7 @@ class Heart:
 
     def _run(self) -> None:
         board: Board | None = None
-        close: Callable[[], None] = lambda: None  # noqa: E731
+        store: Store | None = None
         last = clock.monotonic()
         try:
             while not self._end.wait(self._seconds):
@@ -103,7 +109,7 @@ class Heart:
                     continue
                 try:
                     if board is None:
-                        board, close = self._open()
+                        board, store = self._open()
                     if clock.monotonic() - last > self._lease / 2:
                         # this process slept: what it holds may be another's by now (F10)
                         board.refresh()
@@ -114,7 +120,9 @@ class Heart:
                     # the lease is long enough for some beats that are not heard
                     self._tell("beat_failed", reason=f"{error.code} {error.message}")
         finally:
-            close()
+            if board is not None and store is not None:
+                board.close()
+                store.close()
 
     def _is_lost(self, board: Board, lease: Lease) -> bool:
         with lease.still() as held:

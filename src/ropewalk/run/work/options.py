@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ropewalk.run.work.landing import Landing
 
 SECONDS, CHECK_SECONDS = 600.0, 600.0
-FOREIGN_LEASE = 1800.0
 LOOK_SECONDS = 30.0
 
 How = Literal["landed", "satisfied", "pending", "failed", "requeued", "infrastructure", "released", "fenced"]
@@ -28,8 +27,8 @@ class Options(NamedTuple):
 
     `caller` is the environment of whoever started it, `data_home` where workspaces go. `another` opens the same board
     for another thread's store, None where the board is the store's own; `landing` lands, None for that of a local
-    board. `patience` is for how many seconds claims of others are waited for (None: until they end or their lease
-    does), `lease` for how long one may be unchanged. `emit` gets each event: its kind and its facts.
+    board. `patience` is for how many seconds claims of others are waited for (None: until they end, or their lease
+    does), `outage_seconds` for how long a board that is out of reach is. `emit` gets each event, kind and facts.
     """
 
     worker: str
@@ -50,8 +49,6 @@ class Options(NamedTuple):
     heirs: int = 1
     failures: int = 3
     patience: float | None = None
-    lease: float | None = None
-    foreign_lease: float = FOREIGN_LEASE
     look_seconds: float = LOOK_SECONDS
     outage_seconds: float = 600.0
     another: Callable[[Store], Board] | None = None

@@ -1,0 +1,33 @@
+"""Evidence: a task's check, run on a tree that nobody wants to land, to see how the tree stands."""
+
+from __future__ import annotations
+
+import threading
+
+from ropewalk.store.store import Store
+from ropewalk.workspace import check, drive, setup
+from ropewalk.workspace.drive import Orders
+from ropewalk.workspace.verdict import Verdict
+
+SHELL = ("/bin/sh", "-c")
+_TICK = 0.02
+
+
+def orders(store: Store, command: str, seconds: float, checks: str, stop: threading.Event | None = None) -> Orders:
+    """Gives the orders for a check that is a line for the shell."""
+    return drive.orders([*SHELL, command], seconds, checks, policy=setup.policy_of(store), stop=stop)
+
+
+def look(store: Store, commit: str, how: Orders) -> Verdict | None:
+    """Runs a check on a commit's tree and gives what it found; None when it was stopped."""
+    tree = store.objects.commit(commit).tree
+    running = check.Running(store, tree, how.command, how.env, how.folder, how.policy)
+    pause = how.stop or threading.Event()
+    try:
+        while (verdict := running.poll()) is None:
+            if pause.is_set():
+                return None
+            pause.wait(_TICK)
+        return verdict
+    finally:
+        running.stop()

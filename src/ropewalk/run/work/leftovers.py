@@ -1,0 +1,119 @@
+"""What attempts leave on a host when their worker is killed: agents, workspaces, folders; any other ends them."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import quote
+
+from ropewalk.board import holder
+from ropewalk.core import clock
+from ropewalk.core.errors import RopewalkError, os_error
+from ropewalk.lane.supervise import sweep
+from ropewalk.store.store import Store
+from ropewalk.workspace import removal, state
+from ropewalk.workspace.files import remove_tree
+
+_HOLDER = "holder"
+_UNNAMED_SECONDS = 3600.0
+
+
+class Places:
+    """Is where the attempts on a store keep their files: one folder each, which names the process that has it."""
+
+    def __init__(self, store: Store, data_home: str) -> None:
+        self.home = os.path.join(data_home, "ropewalk", store.format.id)
+        self.folder = os.path.join(self.home, "work")
+        self.checks = os.path.join(self.home, "checks")
+
+    def of(self, attempt: str) -> str:
+        """Gives the folder of an attempt."""
+        return os.path.join(self.folder, quote(attempt, safe=""))
+
+    def workspace(self, attempt: str) -> str:
+        """Gives where the workspace of an attempt goes."""
+        return os.path.join(self.home, "ws", attempt)
+
+    def make(self, attempt: str) -> str:
+        """Makes the folder of an attempt of this process."""
+        folder = self.of(attempt)
+        try:
+            os.makedirs(folder, exist_ok=True)
+            with open(os.path.join(folder, _HOLDER), "w", encoding="ascii") as file:
+                file.write(f"{holder.mine()}\n{attempt}")
+        except OSError as error:
+            raise os_error(error, "making the folder of an attempt") from None
+        return folder
+
+    def remove(self, attempt: str) -> None:
+        """Removes the folder of an attempt."""
+        try:
+            remove_tree(self.of(attempt))
+        except OSError as error:
+            raise os_error(error, "removal of the folder of an attempt") from None
+
+    def dead(self) -> list[str]:
+        """Gives the attempts whose process is dead."""
+        found = []
+        try:
+            listed = os.listdir(self.folder)
+        except OSError:
+            return []
+        for name in listed:
+            path = os.path.join(self.folder, name)
+            try:
+                with open(os.path.join(path, _HOLDER), encoding="ascii", errors="replace") as file:
+                    who, _, attempt = file.read().partition("\n")
+            except OSError:
+                who, attempt = "", ""
+            if not attempt:
+                # killed right after the folder was made, or about to write its name
+                if _age(path) > _UNNAMED_SECONDS:
+                    _drop(path)
+            elif holder.is_dead(who):
+                found.append(attempt)
+        return found
+
+
+def clear(store: Store, places: Places, actor: str) -> list[str]:
+    """Ends what dead workers left: their agents' processes, workspaces and folders; gives the attempts.
+
+    What a workspace held is archived first.
+    """
+    done = []
+    for attempt in places.dead():
+        sweep(attempt)
+        try:
+            drop(store, attempt, actor, keep=True)
+            places.remove(attempt)
+        except RopewalkError:
+            continue  # another worker is at it
+        done.append(attempt)
+    return done
+
+
+def drop(store: Store, attempt: str, actor: str, *, keep: bool) -> None:
+    """Deletes the workspace of an attempt, if it is there; with `keep` what it holds is archived."""
+    ws = state.find(store, attempt)
+    if ws is None:
+        return
+    with state.held(store, attempt):
+        ws = state.need(store, attempt)
+        if not keep and ws.state == "ready":
+            import msgspec
+
+            ws = state.save(store, msgspec.structs.replace(ws, state="removing"))
+        removal.delete(store, ws, actor, force=True)
+
+
+def _age(path: str) -> float:
+    try:
+        return clock.now() - os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _drop(path: str) -> None:
+    try:
+        remove_tree(path)
+    except OSError:
+        pass

@@ -1,0 +1,410 @@
+"""The worker's loop: look, recover what the dead left, choose, claim, attempt, and again, until told otherwise.
+
+Losing a race is healthy and costs one step. A board that is out of reach is waited for with growing pauses, one that
+refuses claims is given up, and so is a host on which agents can't work; each end has its reason.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import NamedTuple
+
+from ropewalk.board import claim, holder, names, recover, state
+from ropewalk.board.base import Board
+from ropewalk.board.claim import As, Held
+from ropewalk.board.state import Status
+from ropewalk.board.wire import Outcome
+from ropewalk.core import clock
+from ropewalk.core.errors import (
+    BusyError,
+    CasMismatchError,
+    ClaimedError,
+    FencedError,
+    InvalidError,
+    RemoteError,
+    RopewalkError,
+    UnsupportedError,
+)
+from ropewalk.lane.supervise import sweep
+from ropewalk.run.work import leftovers
+from ropewalk.run.work.attempt import Attempt, Bench, Ending
+from ropewalk.run.work.choice import Choice
+from ropewalk.run.work.landing import LocalLanding
+from ropewalk.run.work.lease import Heart
+from ropewalk.run.work.options import Ended, Left, Options, Report, TaskEnd
+from ropewalk.run.work.presence import Presence
+from ropewalk.store.store import Store
+
+_FIRST_PAUSE, _LONGEST_PAUSE, _OUTAGE_PAUSE = 0.05, 1.0, 30.0
+_OBSERVE_SECONDS = 5.0
+_SHARE = 20
+"""Is how many times as long as a look takes an idle worker pauses at least, so that a large board is no load."""
+
+_ORDER: tuple[Ended, ...] = ("gave_up", "stopped", "claims_left", "once", "empty")
+
+
+def work(board: Board, store: Store, options: Options) -> Report:
+    """Works on a board until it ends as the options say; gives what was done, and why it ended.
+
+    `store` is where workspaces are made; a local board is its own. Raises `E_INVALID` before anything is done.
+    """
+    names.check_person(options.worker)
+    if options.jobs < 1:
+        raise InvalidError("a worker needs at least one job", jobs=options.jobs)
+    return _Worker(board, store, options).run()
+
+
+class _Worker:
+    """Is what the threads of one worker share."""
+
+    def __init__(self, board: Board, store: Store, options: Options) -> None:
+        self.board, self.store, self.options = board, store, options
+        self.heart = Heart(self._for_heart, board.beat_seconds, self.actor, None, self.tell)
+        self.tasks: list[TaskEnd] = []
+        self.left: list[Left] = []
+        self.evicted: list[str] = []
+        self.races = 0
+        self.over = threading.Event()
+        self._ends: list[tuple[Ended, str]] = []
+        self._raised: list[BaseException] = []
+
+    @property
+    def actor(self) -> str:
+        """Gives who does all this, as family/instance."""
+        return f"{self.options.harness.family}/{self.options.worker.lower()}"
+
+    def run(self) -> Report:
+        """Gives the report, once all threads have ended."""
+        began = clock.monotonic()
+        try:
+            if self.options.jobs == 1:
+                self._ends.append(_Loop(self, self.board, self.store).run())
+            else:
+                self._run_threads()
+        finally:
+            self.over.set()
+            self.heart.close()
+        ended, reason = min(self._ends, key=lambda end: _ORDER.index(end[0]))
+        left = self.left if ended in ("empty", "claims_left") else []
+        kind = "worker_gave_up" if ended == "gave_up" else "worker_done"
+        self.tell(kind, reason=reason or ended, completed=len(self.tasks))
+        seconds = round(clock.monotonic() - began, 3)
+        return Report(self.options.worker, ended, reason, self.tasks, left, self.races, self.evicted, seconds)
+
+    def _run_threads(self) -> None:
+        threads = [
+            threading.Thread(target=self._thread, name=f"ropewalk-work-{n}", daemon=True)
+            for n in range(self.options.jobs)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._raised:
+            raise self._raised[0]
+
+    def _thread(self) -> None:
+        store = Store(self.store.layout.root)
+        try:
+            board = self._board(store)
+            try:
+                self._ends.append(_Loop(self, board, store).run())
+            finally:
+                board.close()
+        except BaseException as error:  # it is raised again by the thread that waits for this one
+            self._raised.append(error)
+            self.over.set()
+        finally:
+            store.close()
+
+    def _board(self, store: Store) -> Board:
+        """Opens the board for another thread."""
+        if self.options.another is not None:
+            return self.options.another(store)
+        from ropewalk.board.local import LocalBoard
+
+        return LocalBoard(store)
+
+    def _for_heart(self) -> tuple[Board, Store]:
+        store = Store(self.store.layout.root)
+        return self._board(store), store
+
+    def tell(self, kind: str, **facts: object) -> None:
+        """Emits an event."""
+        self.options.emit(kind, **{"worker": self.options.worker, **facts})
+
+
+class _Seen(NamedTuple):
+    """Is a look at a board: its open tasks, and the ready ones in groups of equal standing."""
+
+    statuses: dict[str, Status]
+    groups: list[list[Status]]
+    at: float
+    took: float
+
+
+class _Loop:
+    """Is one thread of a worker."""
+
+    def __init__(self, worker: _Worker, board: Board, store: Store) -> None:
+        self.worker, self.board, self.store, self.options = worker, board, store, worker.options
+        self.places = leftovers.Places(store, self.options.data_home)
+        self.bench = Bench(
+            board, store, self.options, self.options.landing or LocalLanding(), worker.heart, self.places, worker.actor,
+            worker.tell,
+        )  # fmt: skip
+        self.me = holder.mine()
+        self.presence = Presence(board.folder)
+        self.choice = Choice(self.presence)
+        self.failures = self.refusals = 0
+        self.kept: list[Held] = []
+        self._seen: _Seen | None = None
+        self._full_at = self._observed_at = float("-inf")
+        self._pause = _FIRST_PAUSE
+        self._waiting_since: float | None = None
+        self._outage_since: float | None = None
+
+    def run(self) -> tuple[Ended, str]:
+        """Gives how this thread ended, and why."""
+        try:
+            leftovers.clear(self.store, self.places, self.worker.actor)
+            while True:
+                if self.options.stop.is_set():
+                    return "stopped", "it was told to end"
+                if self.worker.over.is_set():
+                    return "once" if self.options.once else "stopped", "another of its jobs ended it"
+                end = self._turn()
+                if end is not None:
+                    self.worker.over.set() if end[0] in ("gave_up", "once", "stopped") else None
+                    return end
+        finally:
+            self.presence.close()
+
+    def _turn(self) -> tuple[Ended, str] | None:
+        """Does one task, or waits for one; gives the end when there is one."""
+        try:
+            self.board.refresh()
+            state.law(self.board)
+            self._settle_kept()
+            status = self._next()
+        except UnsupportedError as error:
+            return "gave_up", f"{error.code} {error.message}"
+        except (RemoteError, BusyError, CasMismatchError) as error:
+            return self._outage(error)
+        self._outage_since = None
+        if status is None:
+            return self._idle()
+        held = self._claim(status)
+        if isinstance(held, str):
+            return "gave_up", held
+        if held is None:
+            return None
+        self._waiting_since, self._pause = None, _FIRST_PAUSE
+        try:
+            ending = Attempt(self.bench, status, held).run()
+        except UnsupportedError as error:
+            return "gave_up", f"{error.code} {error.message}"
+        return self._take(ending)
+
+    def _take(self, ending: Ending) -> tuple[Ended, str] | None:
+        """Notes how an attempt ended; three structural failures in a row end the worker."""
+        self.worker.tasks.append(ending.end)
+        if ending.unreleased is not None:
+            self.kept.append(ending.unreleased)
+        self.failures = self.failures + 1 if ending.structural else 0
+        self.worker.tell("attempted", task=ending.end.task, att=ending.end.attempt, how=ending.end.how,
+                         reason=ending.end.reason)  # fmt: skip
+        if self.failures >= self.options.failures:
+            return "gave_up", f"{self.failures} attempts in a row failed here: {ending.structural}"
+        if self.options.stop.is_set():
+            return "stopped", "it was told to end"
+        if self.options.once:
+            return "once", ""
+        if ending.structural:
+            self.options.stop.wait(min(0.2 * 2**self.failures, 5.0))
+        return None
+
+    def _settle_kept(self) -> None:
+        """Gives back claims that could not be given back when their attempts ended."""
+        while self.kept:
+            outcome = Outcome(False, 1, 1, self.kept[-1].harness, reason="its attempt could not be ended at once")
+            try:
+                claim.die(self.board, self.kept[-1], outcome, self.options.heirs)
+            except FencedError:
+                pass
+            self.kept.pop()
+
+    # looking
+
+    def _next(self) -> Status | None:
+        """Gives a task to try, None where there is none now."""
+        seen = self._seen
+        now = clock.monotonic()
+        if seen is None or not any(seen.groups) or now - seen.at > max(0.02, _SHARE / 2 * seen.took):
+            full = now - self._full_at >= self.options.look_seconds
+            seen = self._look(full=full)
+            if not seen.groups and not full:
+                seen = self._look(full=True)
+        while seen.groups:
+            busy = sum(1 for s in seen.statuses.values() if s.claim is not None and self._is_here(s.claim.host))
+            status = self.choice.pick(seen.groups[0], busy)
+            if not seen.groups[0]:
+                seen.groups.pop(0)
+            fresh = status if self._seen is seen and seen.at >= now else state.need(self.board, status.id)
+            if fresh is not None and fresh.state == "ready":
+                return fresh
+        return None
+
+    def _is_here(self, host: str) -> bool:
+        return host.partition("/")[0] == self.me.partition("/")[0]
+
+    def _look(self, *, full: bool) -> _Seen:
+        """Looks at the open tasks and ends attempts whose holders are dead; a full look sees flockwork's tasks too."""
+        began = clock.monotonic()
+        statuses = self._statuses(full)
+        if self._recover(statuses, full):
+            statuses = self._statuses(full)
+        ready = [s.id for s in statuses.values() if s.state == "ready" and self._is_mine(s)]
+        took = clock.monotonic() - began
+        self._seen = _Seen(statuses, self.choice.ordered(list(statuses.values()), ready), clock.monotonic(), took)
+        if full:
+            self._full_at = clock.monotonic()
+        return self._seen
+
+    def _statuses(self, full: bool) -> dict[str, Status]:
+        if not full:
+            return state.look(self.board)
+        closed = {name[len(names.VERDICTS) :] for name, _ in self.board.below(names.VERDICTS)}
+        there = {
+            name[len(kind) :]
+            for kind in (names.SPECS, names.HELD, names.OPEN)
+            for name, _ in self.board.below(kind)
+            if "@" not in name
+        }
+        opened = {name[len(names.OPEN) :] for name, _ in self.board.below(names.OPEN)}
+        found = state.look(self.board, only=sorted((there - closed) | opened))
+        return {task: status for task, status in found.items() if status.state not in state.CLOSED}
+
+    def _is_mine(self, status: Status) -> bool:
+        task = status.spec.task
+        if self.options.only and task.id not in self.options.only:
+            return False
+        return not task.harness or task.harness == self.options.harness.name
+
+    # recovery
+
+    def _recover(self, statuses: dict[str, Status], full: bool) -> bool:
+        """Ends attempts that were left; says whether there was one."""
+        held = [s for s in statuses.values() if s.state == "claimed" or recover.is_half(s)]
+        ages: dict[str, float] = {}
+        now = clock.monotonic()
+        if held and full and now - self._observed_at >= _OBSERVE_SECONDS:
+            self._observed_at = now
+            ages = recover.ages(self.board, statuses, self.options.look_seconds)
+        found = False
+        for status in held:
+            if status.claim is not None and status.claim.host == self.me:
+                continue
+            why = recover.is_left(status, ages.get(status.id, 0.0), self.board.beat_seconds)
+            if why is not None:
+                found = self._evict(status, why) or found
+        if full:
+            for attempt in leftovers.clear(self.store, self.places, self.worker.actor):
+                self.worker.tell("leftovers_cleared", att=attempt)
+        return found
+
+    def _evict(self, status: Status, why: str) -> bool:
+        """Ends an attempt, after a second look (F10); another may have been faster."""
+        seen = recover.mark(self.board, status)
+        self.board.refresh()
+        now = state.need(self.board, status.id)
+        if now is None or now.state != status.state or recover.mark(self.board, now) != seen:
+            return False
+        attempt = recover.attempt_of(self.board, now)
+        dead = status.claim is not None and bool(holder.is_dead(status.claim.host))
+        if not dead:
+            self.worker.tell("lease_expired", task=status.id, att=attempt)
+        else:
+            sweep(attempt)
+        try:
+            ended = recover.evict(self.board, now, self.worker.actor, why, self.options.heirs)
+        except (FencedError, InvalidError):
+            return False
+        self.worker.evicted.append(ended.attempt)
+        self.worker.tell("eviction", task=ended.task, att=ended.attempt, reason=why)
+        self.worker.tell("heir", task=ended.task, att=ended.attempt, reason=why,
+                         outcome="requeued" if ended.requeued else "exhausted")  # fmt: skip
+        return True
+
+    # claiming
+
+    def _claim(self, status: Status) -> Held | str | None:
+        """Claims a task: None when another has it, a text when claims are refused too often."""
+        who = As(self.options.worker, self.worker.actor, self.options.harness.name, self.options.model,
+                 self.options.kind, self.me)  # fmt: skip
+        try:
+            state.law(self.board)
+            held = claim.take(self.board, status, who)
+        except ClaimedError:
+            self.choice.lost()
+            self.worker.races += 1
+            self.worker.tell("claim", task=status.id, outcome="race")
+            return None
+        except UnsupportedError as error:
+            return f"{error.code} {error.message}"
+        except RopewalkError as error:
+            self.refusals += 1
+            self._seen = None
+            self.worker.tell("claim", task=status.id, outcome="structural", reason=f"{error.code} {error.message}")
+            if self.refusals >= self.options.failures:
+                return f"{self.refusals} claims in a row were refused: {error.message}"
+            self.options.stop.wait(min(0.5 * 2**self.refusals, 10.0))
+            return None
+        self.choice.won()
+        self.refusals = 0
+        self.worker.tell("claim", task=status.id, att=held.attempt, outcome="won", harness=who.harness, model=who.model)
+        return held
+
+    # waiting
+
+    def _outage(self, error: RopewalkError) -> tuple[Ended, str] | None:
+        """Waits for a board that is out of reach, for a while."""
+        now = clock.monotonic()
+        if self._outage_since is None:
+            self._outage_since, self._pause = now, 0.5
+        self.worker.tell("origin_unreachable", reason=f"{error.code} {error.message}")
+        if now - self._outage_since + self._pause > self.options.outage_seconds:
+            return "gave_up", f"the board was out of reach for {now - self._outage_since:.0f} s: {error.message}"
+        self.options.stop.wait(self._pause)
+        self._pause = min(2 * self._pause, _OUTAGE_PAUSE)
+        self._seen = None
+        return None
+
+    def _idle(self) -> tuple[Ended, str] | None:
+        """Waits for something to do; gives the end of a worker that works until the board is empty."""
+        assert self._seen is not None
+        seen = self._seen
+        self._seen = None
+        statuses = [s for s in seen.statuses.values() if not self.options.only or s.id in self.options.only]
+        claims = [s for s in statuses if s.state == "claimed" or (s.claim_id is not None and recover.is_half(s))]
+        foreign = [s for s in claims if s.claim is None or s.claim.host != self.me]
+        if self.options.until_empty or self.options.once:
+            ready = any(s.state == "ready" and self._is_mine(s) for s in statuses)
+            if not claims and not ready:
+                self._note(statuses)
+                return "empty", ""
+            now = clock.monotonic()
+            if foreign and not ready:
+                self._waiting_since = now if self._waiting_since is None else self._waiting_since
+                if self.options.patience is not None and now - self._waiting_since >= self.options.patience:
+                    self._note(statuses)
+                    held = ", ".join(f"{s.id} ({s.why})" for s in foreign[:20])
+                    return "claims_left", f"claims of others are left: {held}"
+        pause = max(self._pause, _SHARE * seen.took)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self.options.stop.wait(pause * random.uniform(0.75, 1.25))
+        return None
+
+    def _note(self, statuses: list[Status]) -> None:
+        self.worker.left = [Left(s.id, s.state, s.why) for s in statuses]

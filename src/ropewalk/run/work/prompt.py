@@ -1,0 +1,59 @@
+"""What an agent is told: its task, and in a further turn what was wrong with what it did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ropewalk.board.wire import Spec
+from ropewalk.run.worker import conflict_words as conflict_words
+
+_OUTPUT = 6000
+
+
+def of_task(spec: Spec) -> str:
+    """Gives the prompt of a task: what it says, what has to pass, and what it may write."""
+    task = spec.task
+    parts = [task.title] if task.title else []
+    parts.append(task.description.strip() or spec.brief.strip() or task.id)
+    if task.owns or task.modifies:
+        parts.append("Write these paths alone: " + ", ".join((*task.owns, *task.modifies)))
+    if task.check:
+        parts.append(f"The task is done when this passes at the top of the tree:\n\n    {task.check}")
+    return "\n\n".join(parts) + "\n"
+
+
+def after_failure(rc: int, words: str, spec: Spec, turn: int, of: int) -> str:
+    """Gives the prompt after the check failed, with its output and the whole task."""
+    how = "did not end in its time" if rc == 124 else f"ended with {rc}"
+    said = words.strip()[-_OUTPUT:] or "(it printed nothing)"
+    return (
+        f"The check of this task {how} on the tree with your change, merged with what others landed. This is attempt"
+        f" {turn} of {of}. What you did so far is in the tree; mend it.\n\n{_fenced(said)}\n\nThe task is:\n\n"
+        f"{of_task(spec)}"
+    )
+
+
+def after_nothing(rc: int, words: str, spec: Spec, turn: int, of: int) -> str:
+    """Gives the prompt after an agent changed nothing though the check fails."""
+    said = words.strip()[-_OUTPUT:] or "(it printed nothing)"
+    return (
+        f"No file was changed, and the check of this task ends with {rc}. This is attempt {turn} of {of}.\n\n"
+        f"{_fenced(said)}\n\nThe task is:\n\n{of_task(spec)}"
+    )
+
+
+def after_refusal(words: str, spec: Spec, turn: int, of: int) -> str:
+    """Gives the prompt after a change that may not land."""
+    return (
+        f"The change can't land: {words.strip()[-_OUTPUT:]}\nThis is attempt {turn} of {of}. What you did so far is in"
+        f" the tree; mend it.\n\nThe task is:\n\n{of_task(spec)}"
+    )
+
+
+def after_conflict(report: dict[str, Any], spec: Spec) -> str:
+    """Gives the prompt after a conflict: both sides are in the tree."""
+    return f"{conflict_words(report)}\n\nThe task is:\n\n{of_task(spec)}"
+
+
+def _fenced(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.split("\n"))
