@@ -1,0 +1,153 @@
+"""Cassettes: a run's model traffic on disk, and which recorded answer belongs to a request (G2).
+
+Requests never repeat byte for byte. Two are the same when they are equal without what a program draws anew for each
+run: the fields that its adapter names, ids and times. The n-th of equal requests gets the n-th answer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from ropewalk.core.decoding import UNREADABLE
+from ropewalk.gateway.tokens import Wire
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+_CALL = re.compile(r"\b(?:toolu|call|msg|fc|rs|resp|item|ses|chatcmpl|cmpl|srvtoolu)[_-][A-Za-z0-9_-]{4,80}")
+_COMMIT = re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{7,40}\b")
+_CODEX = re.compile(r"(Chunk ID: |Wall time: )\S+(?: seconds)?")
+_TIME = re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?\b")
+ALWAYS = ("metadata", "client_metadata", "prompt_cache_key", "user", "session_id", "store", "safety_identifier")
+"""Are the top fields that are passed over for every program."""
+
+_HIDDEN = re.compile(r"(sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._-]{8,}|AIza[A-Za-z0-9_-]{20,}|rwl_[A-Za-z0-9_-]{8,})")
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """Is one recorded answer, with the request as it was compared; a character of the body stands for a byte."""
+
+    request: str
+    status: int
+    headers: dict[str, str]
+    body: list[str]
+
+    def parts(self) -> Iterator[bytes]:
+        """Yields the answer's body in the pieces in which it came."""
+        for part in self.body:
+            yield part.encode("latin-1")
+
+
+def normal(body: Mapping[str, Any], volatile: Sequence[str] = ()) -> str:
+    """Gives a request as text that is the same for requests that are the same."""
+    left = {key: value for key, value in body.items() if key not in ALWAYS}
+    for path in volatile:
+        left = _without(left, path.split("."))
+    return _Mask()(msgspec.json.encode(left, order="deterministic").decode("utf-8"))
+
+
+def _without(value: Any, path: Sequence[str]) -> Any:
+    if not path:
+        return value
+    head, rest = path[0], path[1:]
+    if isinstance(value, list):
+        return [_without(one, path if head != "*" else rest) if rest or head != "*" else one for one in value]
+    if not isinstance(value, dict) or head not in value:
+        return value
+    if not rest:
+        return {key: one for key, one in value.items() if key != head}
+    return {key: _without(one, rest) if key == head else one for key, one in value.items()}
+
+
+class _Mask:
+    """Puts placeholders, in the order of appearance, where ids stand."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, str] = {}
+
+    def __call__(self, text: str) -> str:
+        text = _CODEX.sub(r"\1…", _HIDDEN.sub("<secret>", text))
+        text = _TIME.sub("<time>", text)
+        for kind, pattern in (("uuid", _UUID), ("call", _CALL), ("commit", _COMMIT)):
+            text = pattern.sub(lambda found, kind=kind: self._place(kind, found[0]), text)  # type: ignore[misc]
+        return text
+
+    def _place(self, kind: str, value: str) -> str:
+        return self._seen.setdefault(value.lower(), f"<{kind}{len(self._seen) + 1}>")
+
+
+class Cassette:
+    """Is a folder of recordings, by lane."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._played: dict[tuple[str, str], int] = {}
+        self._kept: dict[tuple[str, str], int] = {}
+
+    def keep(
+        self, lane: str, wire: Wire, body: Mapping[str, Any], volatile: Sequence[str], status: int,
+        headers: Mapping[str, str], parts: Sequence[bytes],
+    ) -> None:  # fmt: skip
+        """Records an answer; what looks like a key is taken out of it."""
+        text = normal(body, volatile)
+        name = _name(wire, text)
+        number = self._kept.get((lane, name), 0)
+        self._kept[lane, name] = number + 1
+        shown = [_HIDDEN.sub("<secret>", part.decode("latin-1")) for part in parts]
+        made = Recording(text, status, dict(headers), shown)
+        folder = self._of(lane)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        path = os.path.join(folder, f"{name}.{number:04d}.json")
+        with open(f"{path}.new", "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(made)))
+        os.replace(f"{path}.new", path)
+
+    def find(self, lane: str, wire: Wire, body: Mapping[str, Any], volatile: Sequence[str]) -> Recording | str:
+        """Gives the recorded answer to a request, or the sentence that says that there is none, with the difference."""
+        text = normal(body, volatile)
+        name = _name(wire, text)
+        number = self._played.get((lane, name), 0)
+        path = os.path.join(self._of(lane), f"{name}.{number:04d}.json")
+        try:
+            with open(path, "rb") as file:
+                found = msgspec.json.decode(file.read(), type=Recording)
+        except (FileNotFoundError, NotADirectoryError):
+            return f"the cassette holds no answer to this request of {lane}: {self._difference(lane, text)}"
+        except UNREADABLE:
+            return f"a recording of {lane} can't be read"
+        self._played[lane, name] = number + 1
+        return found
+
+    def _of(self, lane: str) -> str:
+        return os.path.join(self.folder, lane.replace("/", "+"))
+
+    def _difference(self, lane: str, text: str) -> str:
+        """Says where the nearest recorded request differs first."""
+        best, at = "", -1
+        try:
+            names = sorted(os.listdir(self._of(lane)))
+        except OSError:
+            return "nothing is recorded for it"
+        for name in names:
+            try:
+                with open(os.path.join(self._of(lane), name), "rb") as file:
+                    other = msgspec.json.decode(file.read(), type=Recording).request
+            except (OSError, *UNREADABLE):
+                continue
+            same = next(
+                (n for n, (a, b) in enumerate(zip(other, text, strict=False)) if a != b), min(len(other), len(text))
+            )
+            if same > at:
+                best, at = other, same
+        if at < 0:
+            return "nothing is recorded for it"
+        mine, there = text[max(0, at - 40) : at + 80], best[max(0, at - 40) : at + 80]
+        return f"at character {at} it is {mine!r}, recorded is {there!r}"
+
+
+def _name(wire: Wire, text: str) -> str:
+    return f"{wire}-{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"

@@ -1,0 +1,192 @@
+"""The ledger: one line of JSON for each request, when it is sent and when it is settled, and what each lane does now.
+
+It is what budgets are told from when a gateway starts again: a request that was open when it died is charged as
+estimated (G25).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from ropewalk.core.decoding import UNREADABLE
+from ropewalk.gateway.prices import Cost, Mark
+from ropewalk.gateway.tokens import Tokens
+
+FILE = "ledger.jsonl"
+Outcome = Literal["answered", "failed", "cut", "cancelled", "refused", "lost"]
+"""Is how a request ended: `cut` in the middle of an answer, `cancelled` by the program, `lost` with the gateway."""
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is one request, settled; `at` in seconds since 1970, times in milliseconds, `tokens` None where nobody said."""
+
+    id: str
+    at: float
+    lane: str
+    run: str
+    task: str
+    harness: str
+    upstream: str
+    model: str
+    wire: str
+    status: int
+    outcome: Outcome
+    tokens: Tokens | None = None
+    estimated: bool = False
+    dollars: float | None = None
+    mark: Mark = ""
+    first_ms: float | None = None
+    total_ms: float = 0.0
+    answer: str = ""
+    stop: str = ""
+    wants_tool: bool = False
+    tries: int = 1
+    error: str = ""
+
+    @property
+    def cost(self) -> Cost:
+        """Gives the cost."""
+        return Cost(self.dollars, self.mark)
+
+
+class Open(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is a request that was sent and is not settled: what it is expected to use, and who sent it."""
+
+    id: str
+    open: float
+    lane: str
+    run: str
+    task: str
+    harness: str
+    upstream: str
+    model: str
+    wire: str
+    expected: Tokens
+
+
+class Ledger:
+    """Appends to a gateway's ledger."""
+
+    def __init__(self, folder: str) -> None:
+        self.path = os.path.join(folder, FILE)
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def note(self, one: Entry | Open) -> None:
+        """Writes a line, whole."""
+        os.write(self._fd, msgspec.json.encode(one) + b"\n")
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._fd)
+
+
+def entries(folder: str) -> Iterator[Entry]:
+    """Yields the settled requests in order; one that was open when its gateway died is there as `lost`, estimated."""
+    waiting: dict[str, Open] = {}
+    for found in _lines(os.path.join(folder, FILE)):
+        if isinstance(found, Open):
+            waiting[found.id] = found
+        else:
+            waiting.pop(found.id, None)
+            yield found
+    for one in waiting.values():
+        yield lost(one)
+
+
+def unsettled(folder: str) -> list[Open]:
+    """Gives the requests that were sent and never settled."""
+    waiting: dict[str, Open] = {}
+    for found in _lines(os.path.join(folder, FILE)):
+        if isinstance(found, Open):
+            waiting[found.id] = found
+        else:
+            waiting.pop(found.id, None)
+    return list(waiting.values())
+
+
+def lost(one: Open) -> Entry:
+    """Gives the entry of a request whose gateway died."""
+    return Entry(
+        one.id, one.open, one.lane, one.run, one.task, one.harness, one.upstream, one.model, one.wire, 0, "lost",
+        one.expected, estimated=True, mark="≈",
+    )  # fmt: skip
+
+
+def _lines(path: str) -> Iterator[Entry | Open]:
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                try:
+                    yield msgspec.json.decode(line, type=Open) if b'"open":' in line[:80] else _entry(line)
+                except UNREADABLE:
+                    continue  # a line torn by a power loss
+    except FileNotFoundError:
+        return
+
+
+def _entry(line: bytes) -> Entry:
+    return msgspec.json.decode(line, type=Entry)
+
+
+class Activity(msgspec.Struct, omit_defaults=True):
+    """Is what a lane's traffic does now, as the supervisor of the lane reads it (G10); times in seconds since 1970.
+
+    `open` counts requests on their way. `wants_tool` says that the last answer asked for a tool.
+    """
+
+    open: int = 0
+    requests: int = 0
+    sent: float = 0.0
+    byte: float = 0.0
+    ended: float = 0.0
+    wants_tool: bool = False
+    status: int = 0
+    limited: float = 0.0
+    error: str = ""
+
+
+class Activities:
+    """Keeps a file for each lane that says what its traffic does."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = os.path.join(folder, "activity")
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        self.lanes: dict[str, Activity] = {}
+        self._written: dict[str, float] = {}
+
+    def of(self, lane: str) -> Activity:
+        """Gives the record of a lane, to be changed and shown."""
+        if lane not in self.lanes:
+            # a gateway that started again has nothing open
+            self.lanes[lane] = msgspec.structs.replace(read_activity(self._folder, lane) or Activity(), open=0)
+        return self.lanes[lane]
+
+    def show(self, lane: str, *, now: bool = True) -> None:
+        """Writes a lane's file; without `now` at most once a second."""
+        at = time.monotonic()
+        if not now and at - self._written.get(lane, -1.0) < 1.0:
+            return
+        self._written[lane] = at
+        path = os.path.join(self._folder, file_name(lane))
+        with open(f"{path}.new", "wb") as file:
+            file.write(msgspec.json.encode(self.of(lane)))
+        os.replace(f"{path}.new", path)
+
+
+def file_name(lane: str) -> str:
+    """Gives the name of a lane's file."""
+    return lane.replace("/", "+") + ".json"
+
+
+def read_activity(folder: str, lane: str) -> Activity | None:
+    """Gives what a lane's traffic does, from the gateway's folder `activity`; None when it sent nothing yet."""
+    try:
+        with open(os.path.join(folder, file_name(lane)), "rb") as file:
+            return msgspec.json.decode(file.read(), type=Activity)
+    except (OSError, *UNREADABLE):
+        return None

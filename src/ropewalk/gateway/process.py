@@ -1,0 +1,91 @@
+"""The gateway as a process of its own, so that it can die and start again at the same socket while lanes go on (G5)."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import sys
+
+import msgspec
+
+SOCKET = os.path.join("door", "gateway.sock")
+"""Is the socket in a gateway's folder; a cage binds what is around it, because a bound socket dies with its maker."""
+
+ADDRESS = "address.json"
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Is where a running gateway listens: its process, its socket, and its port on the loopback address."""
+
+    pid: int
+    socket: str
+    port: int
+
+
+def read_address(folder: str) -> Address | None:
+    """Gives where the gateway of a folder listens; None when none runs."""
+    try:
+        with open(os.path.join(folder, "lock"), "rb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return None  # nobody holds it
+            except BlockingIOError:
+                pass
+        with open(os.path.join(folder, ADDRESS), "rb") as file:
+            return msgspec.json.decode(file.read(), type=Address)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+async def serve(folder: str, port: int = 0) -> int:
+    """Serves until SIGTERM or SIGINT; gives 1 when another gateway of the folder runs."""
+    from aiohttp import web
+
+    from ropewalk.gateway.proxy import Proxy
+
+    os.makedirs(os.path.join(folder, "door"), mode=0o755, exist_ok=True)
+    lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return 1
+    path = os.path.join(folder, SOCKET)
+    if os.path.exists(path):
+        os.unlink(path)
+    runner = web.AppRunner(Proxy(folder).application(), handler_cancellation=True, access_log=None,
+                           shutdown_timeout=5)  # fmt: skip
+    await runner.setup()
+    await web.UnixSite(runner, path).start()
+    os.chmod(path, 0o666)  # whoever is let into the folder may speak; a token says who it is
+    site = web.TCPSite(runner, "127.0.0.1", port)
+    await site.start()
+    server = site._server
+    bound = server.sockets[0].getsockname()[1] if isinstance(server, asyncio.Server) else port
+    made = Address(os.getpid(), path, bound)
+    with open(os.path.join(folder, ADDRESS + ".new"), "wb") as file:
+        file.write(msgspec.json.encode(made))
+    os.replace(os.path.join(folder, ADDRESS + ".new"), os.path.join(folder, ADDRESS))
+    sys.stdout.write(msgspec.json.encode(made).decode() + "\n")
+    sys.stdout.flush()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    await ended.wait()
+    await runner.cleanup()
+    os.close(lock)
+    return 0
+
+
+def main(argv: list[str]) -> int:
+    """Runs `python -m ropewalk.gateway.process FOLDER [PORT]`."""
+    if not 1 <= len(argv) <= 2 or (len(argv) == 2 and not argv[1].isdigit()):
+        sys.stderr.write("usage: python -m ropewalk.gateway.process FOLDER [PORT]\n")
+        return 2
+    return asyncio.run(serve(os.path.abspath(argv[0]), int(argv[1]) if len(argv) == 2 else 0))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,127 @@
+"""Settings of a gateway: where traffic goes and with which keys, who may send it, and what may be spent.
+
+They are one file, which only its user may read. Whoever changes it puts a new one in its place; the gateway sees that
+with the next request, so that an upstream is swapped and a lane added in mid-run.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ropewalk.core.decoding import UNREADABLE
+from ropewalk.core.errors import InvalidError, os_error
+from ropewalk.gateway.budget import Cap
+from ropewalk.gateway.prices import Price
+from ropewalk.gateway.tokens import Wire
+
+FILE = "settings.json"
+Auth = Literal["x-api-key", "bearer", "x-goog-api-key", "none"]
+REQUESTS = 400
+"""Is how many requests a lane may make at most, where nothing else is said."""
+
+
+class Upstream(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Is where a model is reached.
+
+    `wires` are the formats it speaks (none: all). `account` names whose slots and rate it shares, itself without one.
+    `models` has the name that it knows a model by; `rewrites` are changes to requests that a strict server wants.
+    """
+
+    url: str
+    key: str = ""
+    auth: Auth = "bearer"
+    wires: tuple[Wire, ...] = ()
+    account: str = ""
+    slots: Annotated[int, Meta(ge=1, le=10_000)] = 16
+    per_minute: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    models: dict[str, str] = {}
+    headers: dict[str, str] = {}
+    rewrites: tuple[str, ...] = ()
+    price: Price | None = None
+    window: int = 0
+
+
+class Lane(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Is who may send: the lane that a token stands for, and the upstreams that are tried for it, in order."""
+
+    lane: str
+    run: str = ""
+    task: str = ""
+    harness: str = ""
+    upstreams: tuple[str, ...] = ()
+    requests: Annotated[int, Meta(ge=1, le=1_000_000)] = REQUESTS
+    volatile: dict[str, tuple[str, ...]] = {}
+
+
+class Tape(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Is a cassette: whether traffic is recorded in its folder, or played from it."""
+
+    mode: Literal["record", "replay"]
+    folder: str
+
+
+class Settings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Is all of it; `lanes` by token. Waits are in seconds: for a hold, for the first byte, and between bytes."""
+
+    upstreams: dict[str, Upstream] = {}
+    lanes: dict[str, Lane] = {}
+    caps: dict[str, Cap] = {}
+    tape: Tape | None = None
+    prices: str = ""
+    hold: Annotated[float, Meta(ge=0, le=300)] = 30.0
+    first_byte: Annotated[float, Meta(gt=0, le=3600)] = 300.0
+    between: Annotated[float, Meta(gt=0, le=3600)] = 180.0
+
+
+def read(folder: str) -> Settings:
+    """Gives the settings of a gateway's folder; `E_INVALID` when they can't be read."""
+    try:
+        with open(os.path.join(folder, FILE), "rb") as file:
+            return msgspec.json.decode(file.read(), type=Settings)
+    except FileNotFoundError:
+        return Settings()
+    except OSError as error:
+        raise os_error(error, "read of the gateway's settings") from None
+    except UNREADABLE as error:
+        raise InvalidError(f"the gateway's settings can't be read: {error}", file=FILE) from None
+
+
+def write(folder: str, settings: Settings) -> None:
+    """Puts settings in place, whole; only their user can read them."""
+    path = os.path.join(folder, FILE)
+    part = f"{path}.{os.getpid()}"
+    try:
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(settings)))
+        os.replace(part, path)
+    except OSError as error:
+        raise os_error(error, "write of the gateway's settings") from None
+
+
+class Current:
+    """Gives the settings as they are now, read again when their file was put in place anew."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._stamp: tuple[int, int] | None = None
+        self._settings = Settings()
+
+    def __call__(self) -> Settings:
+        """Gives them; a file that can't be read leaves those before it."""
+        try:
+            found = os.stat(os.path.join(self._folder, FILE))
+            stamp = (found.st_mtime_ns, found.st_ino)
+        except OSError:
+            return self._settings
+        if stamp != self._stamp:
+            try:
+                self._settings = read(self._folder)
+            except InvalidError:
+                return self._settings
+            self._stamp = stamp
+        return self._settings
