@@ -183,38 +183,20 @@ def landed(board: Board, entry: Entry, at: Place) -> tuple[list[Move], list[Obje
 
     Raises `Gone` where the attempt does not hold its claim any more.
     """
-    return _closed(board, entry, at, {"landed": at.commit}, [names.opened(entry.task)])
-
-
-def pending(board: Board, entry: Entry, at: Place, branch: str) -> tuple[list[Move], list[Object]]:
-    """Gives what moves when a change waits on a branch (full name) for others to merge it (F13).
-
-    The task stays in the index, where it is found until the change is on the target. Raises `Gone` as `landed` does.
-    """
-    old = board.ref(branch)
-    moves, objects = _closed(board, entry, at, {"landed": "pending", "branch": branch}, [])
-    return [*moves, Move(branch, old, at.commit)], objects
-
-
-def _closed(
-    board: Board, entry: Entry, at: Place, facts: dict[str, str], also: Sequence[str]
-) -> tuple[list[Move], list[Object]]:
     claimed, text = _claim(board, entry)
     task, outcome = entry.task, entry.wanted.outcome
-    more = {**outcome.more, "check": entry.wanted.check, "tree": at.tree, "environment": at.environment, **facts}
-    is_landed = facts["landed"] != "pending"
-    said = msgspec.structs.replace(
-        outcome, fixed=is_landed, check_rc=0, reason="" if is_landed else "pending", more=more
-    )  # fmt: skip
-    verdict_text = wire.verdict_words(task, entry.attempt, entry.worker, said)
-    verdict = now_object(verdict_text.replace("{landed}", facts["landed"]).replace("{tree}", at.tree))
+    more = {**outcome.more, "check": entry.wanted.check, "landed": at.commit, "tree": at.tree,
+            "environment": at.environment}  # fmt: skip
+    said = msgspec.structs.replace(outcome, fixed=True, check_rc=0, reason="", more=more)
+    verdict = now_object(wire.verdict_words(task, entry.attempt, entry.worker, said))
     closing = now_object(wire.changed_claim(text, closed=wire.stamp(clock.now())))
-    ended = [*also, *([names.lock(entry.region)] if entry.region else [])]
     moves = [
         Move(names.claim(task), claimed, closing.id), Move(names.returned(task), None, at.commit),
         Move(names.verdict(task), None, verdict.id), Move(entry.ref, entry.id, None),
-        *(Move(ref, value, None) for ref in ended if (value := board.ref(ref)) is not None),
+        *claim.unlocked(board, entry.region, entry.attempt),
     ]  # fmt: skip
+    if (opened := board.ref(names.opened(task))) is not None:
+        moves.append(Move(names.opened(task), opened, None))
     return moves, [closing, verdict]
 
 

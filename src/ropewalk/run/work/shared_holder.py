@@ -1,0 +1,379 @@
+"""The holder of a landing lease: it lands what waits in a board's queue, for all workers, while its own waits there.
+
+The store's queue does the work on a ref of its own that begins at the target's head: checks run at once on the trees
+that the changes would make on top of one another, and what is to blame is dropped. What has passed goes to the board
+in order, each prefix as one push with every ref that rests on it. A push that is refused says that something is not
+as it was looked at: the rest is done again on what is there now, and checks that passed on the same tree stay passed.
+"""
+
+from __future__ import annotations
+
+import os
+import queue as queues
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import msgspec
+
+from ropewalk.board import holder, lease, names, queue
+from ropewalk.board.base import Step
+from ropewalk.board.lease import Lease
+from ropewalk.board.queue import Entry, Gone, Place
+from ropewalk.board.remote import RemoteBoard
+from ropewalk.board.wire import Object
+from ropewalk.core import clock
+from ropewalk.core.errors import CasMismatchError, RemoteError, RopewalkError
+from ropewalk.remote import importing, transport
+from ropewalk.run.work.evidence import SHELL
+from ropewalk.run.work.landing import Result, refused
+from ropewalk.run.work.lease import Lease as Own
+from ropewalk.store import land
+from ropewalk.store.land import Landed
+from ropewalk.store.oplog import Move
+from ropewalk.store.store import Store
+from ropewalk.workspace import drive, setup
+from ropewalk.workspace.drive import Outcome
+from ropewalk.workspace.verdict import Command
+
+BEHIND = 16
+"""Is how many changes behind its own a holder takes along in one go, so that its own worker goes on some time."""
+
+_LOOK_SECONDS, _TICK = 3.0, 0.1
+_REBUILDS = 20
+_PREFIX = "refs/board/"
+
+
+class Again(Exception):
+    """What was landed here can't be pushed: the rest is to be done anew on the board as it is now."""
+
+
+class Protected(Exception):
+    """The server lets nobody push the target."""
+
+
+class Settings(NamedTuple):
+    """Is how a holder works: the folder that checks run in, how many at once (0: as many as processors), and who hears.
+
+    `tell` gets events: their kind and their facts.
+    """
+
+    checks: str
+    jobs: int
+    tell: Callable[..., object]
+
+
+def key(board: RemoteBoard) -> str:
+    """Gives a short name for a board among the refs of a store."""
+    from hashlib import sha256
+
+    return sha256(board.name.encode()).hexdigest()[:12]
+
+
+class Holder:
+    """Lands for everybody as long as the lease is held; used by one thread."""
+
+    def __init__(
+        self, board: RemoteBoard, store: Store, held: Lease, mine: Entry, own: Own, settings: Settings
+    ) -> None:
+        self.board, self.store, self.lease, self.mine, self.own = board, store, held, mine, own
+        self.settings = settings
+        self.branch = names.branch(held.target)
+        self._beaten = clock.monotonic()
+        self._command = drive.orders([*SHELL, "true"], 1.0, settings.checks, policy=setup.policy_of(store))
+        self._number = 0
+
+    def serve(self) -> None:
+        """Lands what waits until one's own change is settled. Raises `E_FENCED` when the lease is another's."""
+        board = self.board
+        board.lend(os.path.join(self.store.layout.repo, "objects"))
+        self._sweep()
+        while not self._ends():
+            board.refresh()
+            if not lease.is_held(board, self.lease):
+                raise lease.lost(self.lease)
+            entries, stale = queue.waiting(board, self.lease.target)
+            if stale:
+                self._drop(stale)
+            place = next((n for n, entry in enumerate(entries) if entry.ref == self.mine.ref), None)
+            if place is None or entries[place].id != self.mine.id:
+                return
+            try:
+                self._land(entries[: place + 1 + BEHIND])
+            except Again:
+                continue
+            except Protected:
+                self._tell_protected()
+                raise
+
+    def _ends(self) -> bool:
+        return self.own.stop.ends_worker
+
+    def _drop(self, stale: Sequence[Move]) -> None:
+        try:
+            self.board.push(Step("queue_tidy", self.lease.actor, stale))
+        except CasMismatchError:
+            pass  # others tidy too
+
+    def _tell_protected(self) -> None:
+        """Tells all who wait that nobody can push the target, so that each has its change merged by others (F13)."""
+        board = self.board
+        for _ in range(_REBUILDS):
+            board.refresh()
+            entries, _ = queue.waiting(board, self.lease.target)
+            told = [queue.told(entry, "protected", {}) for entry in entries]
+            try:
+                board.push(Step("queue_tell", self.lease.actor, [move for move, _ in told], [one for _, one in told]))
+                return
+            except CasMismatchError:
+                continue
+
+    # one batch
+
+    def _land(self, entries: Sequence[Entry]) -> None:
+        """Lands a batch and pushes it as it comes, until all of it is settled; `Again` when the board is another."""
+        head = self.board.ref(self.branch)
+        if head is None:
+            raise Again
+        self.settings.tell("landing_batch", target=self.lease.target, waiting=len(entries))
+        with self._brought(head, entries) as ref:
+            run = _Run(self.store.layout.root, ref, entries, self._command, self.settings)
+            batch = _Batch(head, entries)
+            run.start()
+            try:
+                looked = clock.monotonic()
+                while not batch.is_done:
+                    batch.add(run.take(_TICK))
+                    if self._ends():
+                        return
+                    self._push(batch)
+                    if clock.monotonic() - looked > _LOOK_SECONDS:
+                        self._look(batch)
+                        looked = clock.monotonic()
+            finally:
+                run.end()
+
+    def _look(self, batch: _Batch) -> None:
+        """Sees whether the board is still what the batch is made on, and shows that the holder lives."""
+        board = self.board
+        board.refresh()
+        if not lease.is_held(board, self.lease):
+            raise lease.lost(self.lease)
+        if board.ref(self.branch) != batch.head or any(not _waits(board, entry) for entry in batch.left()):
+            raise Again
+        if clock.monotonic() - self._beaten > lease.BEAT_SECONDS:
+            self.lease = lease.beat(board, self.lease)
+            self._beaten = clock.monotonic()
+
+    def _push(self, batch: _Batch) -> None:
+        """Pushes what is settled, in order, as one step."""
+        ready = batch.ready()
+        if not ready:
+            return
+        self.store.flush()
+        self.store.expose()
+        for _ in range(_REBUILDS):
+            if any(entry.ref == self.mine.ref for entry, _ in ready):
+                with self.own.still():
+                    pushed = self._try(batch, ready)
+            else:
+                pushed = self._try(batch, ready)
+            if pushed:
+                return
+        raise Again
+
+    def _try(self, batch: _Batch, ready: Sequence[tuple[Entry, Outcome]]) -> bool:
+        """Pushes once; says whether it was taken. `Again` when it can't be taken like this any more."""
+        board = self.board
+        new_lease, beat, made = lease.beaten(self.lease)
+        try:
+            moves, objects, head = self._moves(batch, ready)
+        except Gone:
+            raise Again from None
+        try:
+            board.push(Step("land", self.lease.actor, [*moves, beat], [*objects, made]))
+        except CasMismatchError:
+            board.refresh()
+            if not lease.is_held(board, self.lease):
+                raise lease.lost(self.lease) from None
+            if board.ref(self.branch) != batch.head:
+                self.settings.tell("landing_head_moved", target=self.lease.target)
+                raise Again from None
+            return False  # a heartbeat came between
+        except RemoteError as error:
+            if error.details.get("reason") == "rejected" and error.details.get("ref") == self.lease.target:
+                raise Protected from None
+            raise
+        self.lease, self._beaten = new_lease, clock.monotonic()
+        batch.pushed(ready, head)
+        landed = [entry.task for entry, outcome in ready if isinstance(outcome.result, Landed)]
+        self.settings.tell("landing_pushed", target=self.lease.target, tasks=landed, head=head)
+        return True
+
+    def _moves(self, batch: _Batch, ready: Sequence[tuple[Entry, Outcome]]) -> tuple[list[Move], list[Object], str]:
+        moves: list[Move] = []
+        objects: list[Object] = []
+        head = batch.head
+        for entry, outcome in ready:
+            if not _waits(self.board, entry):
+                raise Gone(entry)
+            result = outcome.result
+            if isinstance(result, Landed) and result.status == "landed":
+                head = result.landed
+                at = Place(head, self.store.objects.commit(head).tree, self._command.command.environment)
+                its, new = queue.landed(self.board, entry, at)
+                moves += its
+                objects += new
+            else:
+                told = refused(result) if isinstance(result, RopewalkError) else Result("unchanged")
+                move, said = queue.told(entry, told.how, told._asdict())
+                moves.append(move)
+                objects.append(said)
+        if head != batch.head:
+            moves.append(Move(self.branch, batch.head, head))
+        return moves, objects, head
+
+    # refs of the store
+
+    @contextmanager
+    def _brought(self, head: str, entries: Sequence[Entry]) -> Iterator[str]:
+        """Gives a new ref of the store at a head, with all that waits there too, and removes it at the end."""
+        self._number += 1
+        folder = f"{_PREFIX}{key(self.board)}/{os.getpid()}-{holder.started(os.getpid())}-{self._number}/"
+        ref = f"{folder}head"
+        wanted = {ref: head} | {f"{folder}change-{n}": entry.id for n, entry in enumerate(entries)}
+        there = transport.place(self.board.mirror.path)
+        importing.bring_refs(self.store, there, wanted, [], kind="board_fetch", actor=self.lease.actor)
+        try:
+            yield ref
+        finally:
+            self._remove([name for name, _ in self.store.refs(folder)])
+
+    def _remove(self, refs: Sequence[str]) -> None:
+        moves = [Move(name, oid, None) for name in refs if (oid := self.store.ref(name)) is not None]
+        if moves:
+            with self.store.transaction() as tx:
+                tx.record("board_done", self.lease.actor, moves)
+
+    def _sweep(self) -> None:
+        """Removes what holders on this host left that are dead."""
+        prefix = f"{_PREFIX}{key(self.board)}/"
+        left = []
+        for name, _ in self.store.refs(prefix):
+            pid, _, rest = name[len(prefix) :].partition("-")
+            if pid.isdigit() and holder.started(int(pid)) != rest.split("-")[0]:
+                left.append(name)
+        self._remove(left)
+
+
+def _waits(board: RemoteBoard, entry: Entry) -> bool:
+    """Says whether a change still waits, and its attempt holds the claim."""
+    return board.ref(entry.ref) == entry.id and queue.holder_of(board, entry.task) == entry.attempt
+
+
+class _Batch:
+    """Is what became of a batch so far: what is pushed, and what is settled in the store and still to be pushed."""
+
+    def __init__(self, head: str, entries: Sequence[Entry]) -> None:
+        self.head = head
+        self._left = dict(enumerate(entries))
+        self._settled: dict[int, Outcome] = {}
+
+    def add(self, outcomes: Sequence[tuple[int, Outcome]]) -> None:
+        """Notes what the store decided."""
+        self._settled.update(outcomes)
+
+    @property
+    def is_done(self) -> bool:
+        """Says whether all is pushed."""
+        return not self._left
+
+    def left(self) -> list[Entry]:
+        """Gives what is not pushed yet."""
+        return list(self._left.values())
+
+    def ready(self) -> list[tuple[Entry, Outcome]]:
+        """Gives what can be pushed: lands, each on the one before, and then what the head they make has decided."""
+        lands = {}
+        others = []
+        for number, outcome in sorted(self._settled.items()):
+            result = outcome.result
+            if isinstance(result, Landed) and result.status == "landed":
+                lands[result.merged_onto] = number
+            else:
+                others.append(number)
+        order = []
+        at = self.head
+        while (number := lands.pop(at, -1)) >= 0:
+            order.append(number)
+            landed = self._settled[number].result
+            assert isinstance(landed, Landed)
+            at = landed.landed
+        if not lands:
+            order += others
+        return [(self._left[number], self._settled[number]) for number in order]
+
+    def pushed(self, ready: Sequence[tuple[Entry, Outcome]], head: str) -> None:
+        """Notes what was pushed."""
+        gone = {entry.ref for entry, _ in ready}
+        for number in [n for n, entry in self._left.items() if entry.ref in gone]:
+            del self._left[number]
+            del self._settled[number]
+        self.head = head
+
+
+class _Run:
+    """Is the store's queue at work on a batch, in a thread with a store of its own."""
+
+    def __init__(self, root: str, ref: str, entries: Sequence[Entry], orders: drive.Orders, settings: Settings) -> None:
+        self._root, self._ref, self._entries = root, ref, entries
+        self._stop = threading.Event()
+        self._how = orders._replace(stop=self._stop, jobs=settings.jobs or os.cpu_count() or 1)
+        self._out: queues.SimpleQueue[tuple[int, Outcome]] = queues.SimpleQueue()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="ropewalk-landing", daemon=True)
+
+    def start(self) -> None:
+        """Begins."""
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            with Store(self._root) as store:
+                requests = [
+                    land.request(agent=entry.actor, change=entry.wanted.candidate, ref=self._ref)
+                    for entry in self._entries
+                ]  # fmt: skip
+                commands = [self._checked(entry) for entry in self._entries]
+                drive.land_checked(
+                    store, self._ref, requests, self._how, commands=commands,
+                    ended=lambda number, outcome: self._out.put((number, outcome)),
+                )  # fmt: skip
+        except BaseException as error:  # it goes on in the thread that waits
+            self._failure = error
+
+    def _checked(self, entry: Entry) -> Command:
+        wanted = entry.wanted
+        return msgspec.structs.replace(
+            self._how.command, argv=(*SHELL, wanted.check), seconds=wanted.check_seconds
+        )  # fmt: skip
+
+    def take(self, seconds: float) -> list[tuple[int, Outcome]]:
+        """Gives what was decided since the last call, after a wait when there is nothing; raises the work's failure."""
+        found = []
+        alive = self._thread.is_alive()
+        try:
+            found.append(self._out.get(timeout=seconds))
+            while True:
+                found.append(self._out.get_nowait())
+        except queues.Empty:
+            pass
+        if not found and not alive and self._failure is not None and not self._stop.is_set():
+            raise self._failure
+        return found
+
+    def end(self) -> None:
+        """Ends the checks and waits until nothing of them is left."""
+        self._stop.set()
+        self._thread.join()

@@ -1,0 +1,159 @@
+"""Landing where nobody may push the target: a branch for others to merge, and the task ends when they did (F13)."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from ropewalk.board import claim, names, state, wire
+from ropewalk.board.base import Step, now_object
+from ropewalk.board.remote import RemoteBoard
+from ropewalk.board.state import Status
+from ropewalk.core.errors import CasMismatchError, FencedError, NotFoundError, RopewalkError
+from ropewalk.remote import importing, transport
+from ropewalk.run.work.evidence import orders
+from ropewalk.run.work.landing import Change, Result, refused
+from ropewalk.run.work.shared_holder import key
+from ropewalk.store import land as lands
+from ropewalk.store.oplog import Move
+from ropewalk.store.store import Store
+from ropewalk.workspace import drive
+
+_TRIES = 20
+BRANCHES = "ropewalk/"
+"""Is what the branches begin with that others are to merge."""
+
+
+def is_protected(board: RemoteBoard, target: str) -> bool:
+    """Says whether a probe of the board found that nobody may push a target."""
+    return False
+
+
+def land(board: RemoteBoard, store: Store, change: Change, jobs: int) -> Result:
+    """Checks a change on the target's head and puts the result on the branch `ropewalk/TASK`, for others to merge.
+
+    The verdict says `landed: pending`, and the task stays in the index of open ones until `settle` finds its change on
+    the target. No lease is needed: the head does not move by this.
+    """
+    held = change.lease.held
+    task = held.task
+    board.refresh()
+    head = board.ref(names.branch(task.target))
+    if head is None:
+        raise NotFoundError(
+            f"there is no branch {task.target} on {board.name}", hint="a task lands on a branch that is there"
+        )
+    ref = f"refs/board/{key(board)}/pending/{held.attempt}"
+    _bring(board, store, {ref: head}, held.actor)
+    try:
+        how = orders(store, change.command, change.seconds, change.checks, change.lease.stop)._replace(
+            jobs=jobs or os.cpu_count() or 1
+        )
+        request = lands.request(agent=held.actor, change=change.change, ref=ref)
+        try:
+            (outcome,) = drive.land_checked(store, ref, [request], how)
+        except RopewalkError as error:
+            return refused(error)
+        if isinstance(outcome.result, RopewalkError):
+            return refused(outcome.result)
+        if outcome.result.status == "up_to_date":
+            return Result("unchanged")
+        return _push(board, store, change, outcome.result.landed, how.command.environment)
+    finally:
+        _forget(store, ref, held.actor)
+
+
+def _push(board: RemoteBoard, store: Store, change: Change, commit: str, environment: str) -> Result:
+    store.flush()
+    store.expose()
+    board.lend(os.path.join(store.layout.repo, "objects"))
+    tree = store.objects.commit(commit).tree
+    for _ in range(_TRIES):
+        with change.lease.still() as held:
+            branch = names.branch(BRANCHES + held.task.id)
+            more = {**change.outcome.more, "check": change.command, "tree": tree, "environment": environment,
+                    "landed": "pending", "branch": branch}  # fmt: skip
+            said = msgspec.structs.replace(change.outcome, fixed=False, check_rc=0, reason="pending", more=more)
+            verdict, closing = now_object(claim.verdict_words(held, said)), claim.closing_object(held)
+            moves = [
+                Move(names.claim(held.task.id), held.claim, closing.id), Move(branch, board.ref(branch), commit),
+                Move(names.returned(held.task.id), None, commit), Move(names.verdict(held.task.id), None, verdict.id),
+                *(move for move in claim.freed(board, held) if move.name != names.opened(held.task.id)),
+            ]  # fmt: skip
+            try:
+                board.push(Step("land_pending", held.actor, moves, [closing, verdict]))
+                return Result("pending", commit, tree)
+            except CasMismatchError as error:
+                words = error.message
+                board.refresh()
+                if board.ref(names.claim(held.task.id)) != held.claim:
+                    return Result("fenced", words=f"{held.task.id} is not claimed by {held.attempt} any more")
+    return Result("retry", words=words)
+
+
+def settle(board: RemoteBoard, store: Store, actor: str) -> list[str]:
+    """Closes the tasks whose change others have merged into the target, as it is or as the same patch; gives them."""
+    board.refresh()
+    done = []
+    for status in state.look(board).values():
+        if status.state == "pending" and status.returned is not None and (at := _merged(board, store, status, actor)):
+            try:
+                board.push(_settled(board, status, at, actor))
+                done.append(status.id)
+            except (CasMismatchError, FencedError):
+                board.refresh()  # another saw it too
+    return done
+
+
+def _merged(board: RemoteBoard, store: Store, status: Status, actor: str) -> str | None:
+    """Gives the commit on the target that holds a change which waits, None while it is not there."""
+    head = board.ref(names.branch(status.spec.task.target))
+    assert status.returned is not None
+    if head is None:
+        return None
+    if board.on_target([status.returned], head):
+        return status.returned
+    folder = f"refs/board/{key(board)}/settling/{os.getpid()}"
+    _bring(board, store, {f"{folder}/head": head, f"{folder}/change": status.returned}, actor)
+    try:
+        listed = store.git(
+            "rev-list", "--cherry-mark", "--left-only", "--no-merges", f"{head}...{status.returned}", timeout=600
+        ).text()
+        return next((line[1:] for line in listed.splitlines() if line.startswith("=")), None)
+    finally:
+        _forget(store, f"{folder}/head", actor)
+        _forget(store, f"{folder}/change", actor)
+
+
+def _settled(board: RemoteBoard, status: Status, at: str, actor: str) -> Step:
+    assert status.verdict is not None
+    ref = names.verdict(status.id)
+    old = board.ref(ref)
+    lines = []
+    for line in (wire.message(board.content(old or "") or b"")).rstrip().split("\n"):
+        name = line.partition(":")[0]
+        if name == "fixed":
+            lines.append("fixed: true")
+        elif name == "landed":
+            lines.append(f"landed: {at}")
+        elif line != "reason: pending":
+            lines.append(line)
+    verdict = now_object("\n".join(lines))
+    opened = board.ref(names.opened(status.id))
+    moves = [Move(ref, old, verdict.id)]
+    if at != status.returned:
+        moves.append(Move(names.returned(status.id), status.returned, at))
+    if opened is not None:
+        moves.append(Move(names.opened(status.id), opened, None))
+    return Step("land_merged", actor, moves, [verdict])
+
+
+def _bring(board: RemoteBoard, store: Store, wanted: dict[str, str], actor: str) -> None:
+    importing.bring_refs(store, transport.place(board.mirror.path), wanted, [], kind="board_fetch", actor=actor)
+
+
+def _forget(store: Store, ref: str, actor: str) -> None:
+    if (oid := store.ref(ref)) is not None:
+        with store.transaction() as tx:
+            tx.record("board_done", actor, [Move(ref, oid, None)])
