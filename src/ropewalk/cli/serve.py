@@ -85,7 +85,7 @@ def _tls(cert: str, key: str) -> dict[str, Any]:
     try:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key or None, password="")
     except (OSError, ValueError) as error:  # an SSLError is an OSError
-        words = f"the certificate or its key can't be used: {getattr(error, "strerror", None) or error}"
+        words = f"the certificate or its key can't be used: {getattr(error, 'strerror', None) or error}"
         raise InvalidError(words, hint="give PEM files without a password", cert=cert, key=key) from None
     return {"ssl_certfile": cert, "ssl_keyfile": key or None}
 
