@@ -17,10 +17,10 @@ from ropewalk.board.claim import As
 from ropewalk.board.local import LocalBoard
 from ropewalk.board.remote import RemoteBoard
 from ropewalk.board.wire import Outcome
-from ropewalk.core.errors import InvalidError, NotFoundError
+from ropewalk.core.errors import ForbiddenError, InvalidError, NotFoundError
 from ropewalk.plan.task import Gate, Task
 from ropewalk.store.oplog import Move
-from storekit import Kit, put, stock
+from storekit import Kit, put, rw, stock
 
 ACTOR = "human/gatekeeper"
 
@@ -247,3 +247,40 @@ def test_R15_reviews_made_in_three_clones_count_in_a_fourth(tmp_path: Path) -> N
     assert not stock("--git-dir", bare, "for-each-ref", names.integrated("u"))
     for one in boards:
         one.close()
+
+
+def test_a_land_can_require_a_gate(board: LocalBoard, kit: Kit) -> None:
+    board.push(Step("branch", ACTOR, [Move("refs/heads/release", None, kit.main())]))
+    change = kit.commit(put("b.txt", "b\n"))
+    kit.land(change.changeset)
+    returned(board, kit.main(), gate=Gate(1, 1))
+    other = kit.commit(put("c.txt", "c\n")).changeset
+    for tried in (kit.main(), change.changeset):
+        with pytest.raises(ForbiddenError, match="the gate of t did not let"):
+            kit.land(tried, ref="refs/heads/release", gate="t")
+    say(board, "alice")
+    assert fire(board).fired
+    for gated, tried in (("t", other), ("u", kit.main())):
+        with pytest.raises(ForbiddenError):
+            kit.land(tried, ref="refs/heads/release", gate=gated)
+    assert kit.land(kit.main(), ref="refs/heads/release", gate="t").status == "landed"
+    assert kit.land(change.changeset, ref="refs/heads/release", gate="t").status == "up_to_date"
+    tasks.reopen(board, ["t"], ACTOR, done=True)
+    with pytest.raises(ForbiddenError):
+        kit.land(other, ref="refs/heads/release", gate="t")
+
+
+def test_a_gate_of_flockwork_is_no_pass(board: LocalBoard, kit: Kit) -> None:
+    returned(board, kit.main(), gate=Gate(1, 1))
+    text = "integrated\ntask: t\nn: 1\nm: 1\nagreed: x\nevidence: refs/swarm/tasks/t\n"
+    made = wire.make(text, 1_700_000_000)
+    board.push(Step("push", ACTOR, [Move(names.integrated("t"), None, made.id)], [made]))
+    with pytest.raises(ForbiddenError):
+        kit.land(kit.main(), gate="t")
+
+
+def test_the_command_takes_a_gate(kit: Kit) -> None:
+    made = kit.commit(put("b.txt", "b\n")).changeset
+    kit.close()
+    code, envelope = rw(kit.root, "land", made, "--gate", "t")
+    assert code == 5 and envelope["error"]["code"] == "E_FORBIDDEN", envelope

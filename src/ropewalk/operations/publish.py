@@ -17,6 +17,7 @@ from ropewalk.core.errors import (
     ConflictError,
     EmptyCommitError,
     FencedError,
+    ForbiddenError,
     InvalidError,
     KeyReusedError,
     LandMismatchError,
@@ -27,7 +28,7 @@ from ropewalk.core.errors import (
 from ropewalk.core.ids import HEX40, check_key, check_ref, short_ref
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
-from ropewalk.store import changes, land, report, revisions
+from ropewalk.store import changes, companions, land, report, revisions
 from ropewalk.store.changes import Change, Committed, Content
 from ropewalk.workspace.verdict import Checked
 
@@ -90,6 +91,7 @@ class LandOneRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_reland: Annotated[bool, Meta(description="land again what was undone")] = False
     allow_mass_delete: Annotated[bool, Meta(description="remove more than half of the files on purpose")] = False
     fence: Fence | None = None
+    gate: Annotated[str, Meta(max_length=240, description="a task whose gate must have let the change through")] = ""
     check: Annotated[list[str], Meta(max_length=1000, description="a command that must pass on the merged tree")] = []
     check_seconds: Annotated[float, Meta(gt=0, le=86_400, description="how long the check may take")] = 1800.0
     jobs: Annotated[int, Meta(ge=0, le=256, description="checks at once; 0: as many as processors")] = 0
@@ -133,6 +135,7 @@ class LandResponse(msgspec.Struct, frozen=True, omit_defaults=True):
         CasMismatchError,
         KeyReusedError,
         FencedError,
+        ForbiddenError,
         NotFoundError,
         ShallowError,
         InvalidError,
@@ -156,8 +159,10 @@ def land_changesets(ctx: Context, req: LandOneRequest) -> LandResponse:
         raise InvalidError("no changeset was named", hint="name one or several: `rw land ID --onto main`")
     ref = check_ref(req.onto) if req.onto else revisions.default_branch(ctx.store)
     key = check_key(req.idempotency_key)
-    if len(heads) > 1 and (key or req.resolutions or req.expect_target):
-        raise InvalidError("a key, a resolution or an expected target goes with one changeset alone")
+    if len(heads) > 1 and (key or req.resolutions or req.expect_target or req.gate):
+        raise InvalidError("a key, a resolution, an expected target or a gate goes with one changeset alone")
+    if req.gate:
+        check_ref(companions.GATES + req.gate)
     if req.expect_target is not None and not HEX40.match(req.expect_target):
         raise InvalidError("expect_target must be a full id", expect_target=req.expect_target)
     fence = (check_ref(req.fence.ref), req.fence.id) if req.fence else None
@@ -179,6 +184,7 @@ def land_changesets(ctx: Context, req: LandOneRequest) -> LandResponse:
                 allow_reland=req.allow_reland,
                 allow_mass_delete=req.allow_mass_delete,
                 fence=fence,
+                gate=req.gate,
             )
         )
     answering = land.Answering(req.resolutions, ctx.read_file) if req.resolutions else None

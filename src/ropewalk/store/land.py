@@ -104,11 +104,12 @@ def request(
     *, agent: str, change: str, ref: str, key: str | None = None, expect_target: str | None = None,
     allow_revert: bool = False, allow_reland: bool = False, allow_mass_delete: bool = False,
     since: int | None = None, fence: tuple[str, str] | None = None, together: Sequence[Companion] = (),
+    gate: str = "",
 ) -> LandRequest:  # fmt: skip
     """Gives a land's request with its hash; ids are full and `ref` is a full name."""
     hashed = digest(agent, change, ref, expect_target, allow_revert, allow_reland, allow_mass_delete)
     return LandRequest(spool.new_id(), agent, change, ref, key, hashed, expect_target, allow_revert, allow_reland,
-                       allow_mass_delete, since, fence, tuple(together))  # fmt: skip
+                       allow_mass_delete, since, fence, tuple(together), gate)  # fmt: skip
 
 
 def land(

@@ -41,7 +41,10 @@ class Companion(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LandRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is one land as it waits: ids are full, `ref` is the full name of its target; `companions` move with it."""
+    """Is one land as it waits: ids are full, `ref` is the full name of its target; `companions` move with it.
+
+    `gate` names a task whose reviewers must have let the change through.
+    """
 
     id: str
     agent: str
@@ -56,6 +59,7 @@ class LandRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     since: int | None = None
     fence: tuple[str, str] | None = None
     companions: tuple[Companion, ...] = ()
+    gate: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
