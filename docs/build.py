@@ -55,8 +55,8 @@ def command(operation: Operation) -> list[str]:
     usage = " ".join(made.format_usage().removeprefix("usage: ").split())
     for word in ("[-h]", "[--store DIR]", "[--as FAMILY/INSTANCE]", "[--json]", "[--human]"):
         usage = usage.replace(f" {word}", "")
-    tool = f"Tool: `{operation.tool}`" + (", in the core profile." if operation.core else ".")
-    lines = [f"### rw {operation.name}\n", f"{operation.summary}. {tool}\n", f"```\n{usage}\n```\n"]
+    tool = f"Tool: `{operation.tool}`" + (", in the core profile." if operation.core else ".") if operation.tool else ""
+    lines = [f"### rw {operation.name}\n", f"{operation.summary}. {tool}".rstrip() + "\n", f"```\n{usage}\n```\n"]
     fields = [row(operation, field, made) for field in msgspec.structs.fields(operation.request)]
     if fields:
         lines += ["| field | option | type | meaning |", "|---|---|---|---|", *fields, ""]
@@ -128,12 +128,14 @@ def mcp() -> str:
     lines = ["# MCP tools\n", NOTE]
     lines += [
         "`rw mcp` serves the operations below over stdio ([how to set it up](mcp-setup.md)). Profile `core`, the",
-        "default, lists those with a star, `--profile full` all of them. Each tool takes the fields of its command in",
-        "the [reference](reference.md) and answers with the same envelope as `structuredContent`, errors too.\n",
+        "default, lists those with a star, `--profile board` those of a [board of tasks](boards.md), `--profile full`",
+        "all of them. Each tool takes the fields of its command in the [reference](reference.md) and answers with the",
+        "same envelope as `structuredContent`, errors too; those of a board answer as flockwork's do.\n",
     ]
-    lines += ["| tool | core | writes | what it does |", "|---|---|---|---|"]
-    for operation in sorted(registry.everything(), key=lambda o: (not o.core, o.tool)):
-        star, writes = "★" if operation.core else "", "yes" if operation.writes else ""
+    lines += ["| tool | profile | writes | what it does |", "|---|---|---|---|"]
+    listed = [one for one in registry.everything() if one.tool]
+    for operation in sorted(listed, key=lambda o: (not o.core, o.board, o.tool)):
+        star, writes = "★" if operation.core else "board" if operation.board else "", "yes" if operation.writes else ""
         link = f"reference.md#rw-{operation.name.replace(' ', '-')}"
         lines.append(f"| [`{operation.tool}`]({link}) | {star} | {writes} | {operation.summary} |")
     return "\n".join(lines) + "\n"
@@ -166,7 +168,8 @@ def configuration() -> str:
     lines += ["| setting | variable | default | meaning |", "|---|---|---|---|"]
     for setting in config.SETTINGS:
         shown = "" if setting.default is None else f"`{setting.default}`".replace(".0`", "`")
-        lines.append(f"| `{setting.name}` | `{setting.variable}` | {shown} | {setting.purpose} |")
+        variable = f"`{setting.variable}`" + (f", else `{setting.second}`" if setting.second else "")
+        lines.append(f"| `{setting.name}` | {variable} | {shown} | {setting.purpose} |")
     handed = ", ".join(f"`{name}` ({purpose})" for name, purpose in config.HANDED_ON.items())
     lines.append(f"\nropewalk's own processes give each other {handed}; nobody sets these by hand.")
     return "\n".join(lines) + "\n"

@@ -190,6 +190,7 @@ def make_context(store: str | None, agent: str | None, *, alone: bool = False) -
         env=env,
         progress=None if alone else _progress,
         data_home=config.folder(settings["data_home"], home),
+        cache_home=config.folder(settings["cache_home"], home),
         settings=settings,
     )
 

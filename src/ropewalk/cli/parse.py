@@ -170,6 +170,8 @@ def request(operation: Operation, words: list[str], read: Callable[[str], bytes]
         if value is None or value == []:
             continue
         values[name] = load_json(value, read) if name in command.files else value
+    if command.input is not None and values.get(command.input[0]) == "-":
+        values[command.input[1]] = read("-").decode("utf-8", "surrogateescape")
     renamed = {f.name: f.encode_name for f in msgspec.structs.fields(operation.request)}
     return {renamed.get(k, k): v for k, v in values.items()}, output
 

@@ -34,6 +34,9 @@ HEADINGS = {
     "landing": "Landing from a workspace",
     "recover": "Bring back",
     "queue": "The landing queue",
+    "board": "A board of tasks",
+    "task": "Tasks of a board",
+    "steps": "One step of a task",
     "run": "Runs",
     "describe": "About ropewalk",
 }
@@ -73,7 +76,8 @@ def _mcp(words: list[str]) -> int:
             _print(
                 f"usage: rw mcp [--profile {'|'.join(PROFILES)}] [--store DIR] [--as FAMILY/INSTANCE]\n\n"
                 f"{SUMMARIES['mcp']}.\n\n"
-                "  --profile core|full   list the small set of tools (default) or all; any can be called\n"
+                "  --profile PROFILE     list the small set of tools (core, default), those of a board, or all (full);\n"
+                "                        any can be called\n"
                 "  --store DIR           the store's folder\n"
                 "  --as FAMILY/INSTANCE  who makes the writes of this server\n"
             )

@@ -13,7 +13,10 @@ from ropewalk.core.errors import InvalidError
 
 
 class Setting(NamedTuple):
-    """Is one setting of type `text`, `path`, `seconds` or `switch`; `flag` is None where only a variable sets it."""
+    """Is one setting of type `text`, `path`, `seconds` or `switch`; `flag` is None where only a variable sets it.
+
+    `second` is a variable of another program that counts where its own is not set.
+    """
 
     name: str
     type: str
@@ -21,6 +24,7 @@ class Setting(NamedTuple):
     variable: str
     flag: str | None
     purpose: str
+    second: str | None = None
 
 
 class Value(NamedTuple):
@@ -64,6 +68,16 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "whether files in conflict get a second chance by their syntax trees (needs the extra `structural`)",
     ),
+    Setting(
+        "board",
+        "text",
+        None,
+        "ROPEWALK_BOARD",
+        "--board",
+        "the board of tasks: a store's folder or a repository's URL; without it the board of the store",
+        "SWARM_ORIGIN",
+    ),
+    Setting("cache_home", "path", "~/.cache", "XDG_CACHE_HOME", None, "below it is what is known of boards elsewhere"),
     Setting("data_home", "path", "~/.local/share", "XDG_DATA_HOME", None, "below it are workspaces made without --dir"),
 )
 
@@ -84,11 +98,13 @@ def resolve(flags: Mapping[str, str | None], env: Mapping[str, str]) -> dict[str
     """
     found: dict[str, Value] = {}
     for setting in SETTINGS:
-        flag, variable = flags.get(setting.name), env.get(setting.variable)
+        flag, variable, given_as = flags.get(setting.name), env.get(setting.variable), setting.variable
+        if not variable and setting.second is not None:
+            variable, given_as = env.get(setting.second), setting.second
         if flag:
             found[setting.name] = Value(_typed(setting, flag, setting.flag or setting.name), "flag")
         elif variable:
-            found[setting.name] = Value(_typed(setting, variable, setting.variable), "environment")
+            found[setting.name] = Value(_typed(setting, variable, given_as), "environment")
         else:
             found[setting.name] = Value(setting.default, "default")
     return found

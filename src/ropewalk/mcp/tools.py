@@ -14,13 +14,20 @@ _DROPPED = ("title", "maxLength", "minLength", "maxItems", "minItems", "pattern"
 
 
 def by_name() -> dict[str, Operation]:
-    """Gives every operation by its tool's name."""
-    return {one.tool: one for one in registry.everything()}
+    """Gives every operation that is a tool, by the tool's name."""
+    return {one.tool: one for one in registry.everything() if one.tool}
 
 
 def listed(profile: str) -> list[dict[str, Any]]:
-    """Gives the tools of a profile as `tools/list` shows them: `core` is the small set, `full` all of them."""
-    return [tool(one) for one in registry.everything() if profile == "full" or one.core]
+    """Gives the tools of a profile as `tools/list` shows them.
+
+    `core` is the small set, `board` what works on a board of tasks, `full` all of them.
+    """
+    return [tool(one) for one in by_name().values() if _is_listed(one, profile)]
+
+
+def _is_listed(operation: Operation, profile: str) -> bool:
+    return profile == "full" or (operation.board if profile == "board" else operation.core)
 
 
 def tool(operation: Operation) -> dict[str, Any]:

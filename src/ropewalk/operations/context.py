@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ropewalk.core import config
 from ropewalk.core.errors import IdentityRequiredError, InvalidError
@@ -12,6 +12,9 @@ from ropewalk.core.ids import check_agent
 from ropewalk.store import layout
 from ropewalk.store.changes import read_disk_file
 from ropewalk.store.store import Store
+
+if TYPE_CHECKING:
+    from ropewalk.board.base import Board
 
 
 class Context:
@@ -29,6 +32,7 @@ class Context:
         progress: Callable[[str], None] | None = None,
         data_home: str = "",
         state_home: str = "",
+        cache_home: str = "",
         settings: Mapping[str, config.Value] | None = None,
     ) -> None:
         self.cwd = cwd
@@ -41,8 +45,10 @@ class Context:
         self.watch: Callable[[dict[str, Any]], None] | None = None
         self.data_home = data_home
         self.state_home = state_home
+        self.cache_home = cache_home
         self.settings = dict(settings) if settings is not None else config.resolve({}, {})
         self._store: Store | None = None
+        self._board: tuple[str, Board] | None = None
         self.resolved: dict[str, str] = {}
         self.warnings: list[str] = []
         self.exit = 0
@@ -108,6 +114,25 @@ class Context:
         if self._agent is None:
             self._agent = check_agent(agent)
 
+    def board(self, named: str | None = None) -> Board:
+        """Gives the board: the named one, else that of a variable, else the store's own; it is opened once and kept.
+
+        `E_NO_BOARD` where nothing says which one is meant; nothing was contacted then.
+        """
+        from ropewalk.board import opening
+
+        meant = opening.find(named, self.env, self.cwd, self.named_root)
+        if self._board is None or self._board[0] != meant.where:
+            self._close_board()
+            store = self.store if meant.kind == "store" and meant.said_by == "store" else self._store
+            self._board = (meant.where, opening.open_board(meant, self.cache_home, wait=self.remote_wait, store=store))
+        return self._board[1]
+
+    def _close_board(self) -> None:
+        if self._board is not None:
+            self._board[1].close()
+            self._board = None
+
     def path(self, path: str) -> str:
         """Gives a path of the request below the caller's working folder; `E_INVALID` for what no path can be."""
         if "\0" in path:
@@ -143,7 +168,8 @@ class Context:
             self._progress(line)
 
     def close(self) -> None:
-        """Closes the store if it was opened."""
+        """Closes the board and the store, as far as they were opened."""
+        self._close_board()
         if self._store is not None:
             self._store.close()
             self._store = None

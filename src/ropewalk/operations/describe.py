@@ -15,7 +15,8 @@ from ropewalk.operations.registry import Command, Operation, operation
 
 
 class OperationRow(msgspec.Struct, frozen=True):
-    """Is one operation in the list: its command, its tool, and whether it writes or is in the small tool profile."""
+    """Is one operation in the list: its command, its tool (empty: none), whether it is in the small tool profile, and
+    whether it writes."""
 
     name: str
     tool: str
@@ -89,7 +90,7 @@ def find(name: str) -> Operation:
     """Gives an operation by its command or its tool's name; `E_NOT_FOUND` when there is none."""
     if registry.family_of(name) is None:
         for one in registry.everything():
-            if one.tool == name:
+            if one.tool and one.tool == name:
                 return one
     return registry.load(name)
 

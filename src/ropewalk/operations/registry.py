@@ -28,6 +28,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "landing": ("ws commit", "ws land", "ws rebase", "ws resolve", "ws materialize", "ws discard"),
     "recover": ("ws snapshot", "recover", "trash list", "trash restore", "trash empty"),
     "queue": ("queue list", "queue show", "queue cancel"),
+    "board": ("board init", "board scratch", "board drop"),
+    "task": ("task add", "task list", "task show", "task next", "task cancel", "task reopen", "task retry"),
+    "steps": ("brief", "claim", "heartbeat", "work-started", "judge", "return", "verdict", "work-done"),
     "run": ("run", "demo", "runs list", "runs show"),
     "describe": ("schema", "config show"),
 }
@@ -41,7 +44,8 @@ class Command(NamedTuple):
 
     `positional` are field names in order (`heads*`: all that follow, `path?`: may be left out), `rev_path` a
     pair of fields filled from one `REV:PATH`, `files` fields read as JSON from a file or `-`, `rest` a field
-    that takes all words after `--`, `flags` other option names of fields.
+    that takes all words after `--`, `flags` other option names of fields. `input` is a pair of fields: where the first
+    is `-`, the second gets what comes on standard input, as text in which bytes that are no UTF-8 are escaped.
     """
 
     positional: tuple[str, ...] = ()
@@ -50,10 +54,11 @@ class Command(NamedTuple):
     rest: str | None = None
     flags: dict[str, str] = {}
     hidden: tuple[str, ...] = ()
+    input: tuple[str, str] | None = None
 
 
 class Operation(NamedTuple):
-    """Is one declared operation."""
+    """Is one declared operation; `tool` is empty where it is none."""
 
     name: str
     tool: str
@@ -69,6 +74,8 @@ class Operation(NamedTuple):
     command: Command
     stream: bool
     family: str
+    board: bool = False
+    plain: bool = False
 
 
 _LOADED: dict[str, Operation] = {}
@@ -89,17 +96,21 @@ def operation(
     store: bool = True,
     command: Command | None = None,
     stream: bool = False,
+    board: bool = False,
+    plain: bool = False,
 ) -> Callable[[F], F]:
     """Declares the decorated function as an operation.
 
     `writes` operations need an identity unless `identity=False`; `core` ones are in the small MCP profile;
-    `store=False` ones work without a store; `stream` ones may print lines of their own.
+    `store=False` ones work without a store; `stream` ones may print lines of their own. An empty `tool` says that an
+    operation is no MCP tool, `board` that it is in the profile for boards, `plain` that its result is a `ToolText`,
+    which a tool call answers with as it is, without the envelope.
     """
 
     def note(function: F) -> F:
         _LOADED[name] = Operation(
             name,
-            tool or name.replace(" ", "_"),
+            name.replace(" ", "_") if tool is None else tool,
             summary,
             request,
             response,
@@ -112,6 +123,8 @@ def operation(
             command or Command(),
             stream,
             function.__module__.rsplit(".", 1)[-1],
+            board,
+            plain,
         )
         return function
 

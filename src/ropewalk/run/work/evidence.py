@@ -20,7 +20,11 @@ def orders(store: Store, command: str, seconds: float, checks: str, stop: thread
 
 def look(store: Store, commit: str, how: Orders) -> Verdict | None:
     """Runs a check on a commit's tree and gives what it found; None when it was stopped."""
-    tree = store.objects.commit(commit).tree
+    return look_at(store, store.objects.commit(commit).tree, how)
+
+
+def look_at(store: Store, tree: str, how: Orders) -> Verdict | None:
+    """Runs a check on a tree and gives what it found; None when it was stopped."""
     running = check.Running(store, tree, how.command, how.env, how.folder, how.policy)
     pause = how.stop or threading.Event()
     try:
