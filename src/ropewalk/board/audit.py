@@ -136,14 +136,14 @@ class _Look:
         for target, commits in green.items():
             head = self.board.ref(names.branch(target))
             self._on[target] = self.board.on_target(commits, head) if head is not None else set()
-        contents = [self.board.content(oid) for commits in green.values() for oid in commits]
-        self.board.prefetch(parent for content in contents if (parent := _header(content, b"parent")) is not None)
+        contents = [seen.content(oid) for commits in green.values() for oid in commits]
+        seen.read(parent for content in contents if (parent := _header(content, b"parent")) is not None)
 
     def row(self, task: str) -> TaskAudit:
         """Gives a task in flockwork's fields."""
         seen, status = self.seen, self.statuses.get(task)
-        claim = seen.claim(seen.refs.get(names.claim(task)))
-        verdict = seen.verdict(seen.refs.get(names.verdict(task)))
+        claim = status.claim if status is not None else seen.claim(seen.refs.get(names.claim(task)))
+        verdict = status.verdict if status is not None else seen.verdict(seen.refs.get(names.verdict(task)))
         fired = seen.refs.get(names.integrated(task))
         return TaskAudit(
             claim.attempt if claim is not None else None, names.returned(task) in seen.refs,
@@ -172,10 +172,10 @@ class _Look:
             yield Finding(task, "name", "its name is none that a task may have", False)
         if status.spec.problems:
             yield Finding(task, "spec", "; ".join(status.spec.problems), False)
-        readings = (("spec", status.spec_id, self.board.content(status.spec_id)),
+        readings = (("spec", status.spec_id, self.seen.content(status.spec_id)),
                     ("claim", status.claim_id, status.claim),
                     ("verdict", seen.refs.get(names.verdict(task)), status.verdict),
-                    ("return", status.returned, status.returned and self.board.content(status.returned)))  # fmt: skip
+                    ("return", status.returned, status.returned and self.seen.content(status.returned)))  # fmt: skip
         for what, oid, read in readings:
             if oid is not None and not read:
                 yield Finding(task, "unreadable", f"its {what} {oid[:12]} can't be read", True)
@@ -213,7 +213,7 @@ class _Look:
             yield Finding(task, "not_landed", f"it says fixed, and {returned[:12]} is not on {target}", True)
         elif why := self._no_change(status, returned):
             yield Finding(task, "no_change", f"it says fixed, and {why}", True)
-        content = self.board.content(returned)
+        content = self.seen.content(returned)
         tree, stated = _header(content, b"tree"), verdict.values.get("tree", "")
         if tree is not None and _COMMIT.match(stated) and stated != tree:
             yield Finding(task, "tree", f"{stated[:12]} was checked, and {tree[:12]} landed", True)
@@ -226,7 +226,7 @@ class _Look:
 
     def _no_change(self, status: Status, returned: str) -> str:
         """Gives why a commit that is on its target is no change of the attempt that returned it; empty where it is."""
-        verdict, content = status.verdict, self.board.content(returned)
+        verdict, content = status.verdict, self.seen.content(returned)
         if verdict is None or content is None or verdict.values.get("already", "").startswith("satisfied"):
             return ""
         trailers = _TRAILER.findall(content.partition(b"\n\n")[2])
@@ -235,7 +235,7 @@ class _Look:
         if not own and (not stated or (status.claim is not None and status.claim.base == returned)):
             return f"{returned[:12]} is not a change of its own"
         parent = _header(content, b"parent")
-        before = EMPTY_TREE if parent is None else _header(self.board.content(parent), b"tree")
+        before = EMPTY_TREE if parent is None else _header(self.seen.content(parent), b"tree")
         return f"{returned[:12]} changes nothing" if before == _header(content, b"tree") else ""
 
     def _is_met(self, need: str, target: str) -> bool:
@@ -291,8 +291,7 @@ class _Look:
         return "" if present == commit else f"which is at {present[:12]} now"
 
     def _at(self, ref: str) -> str | None:
-        if not ref.startswith("refs/"):
-            return None
+        ref = ref if ref.startswith("refs/") else f"refs/{ref}"
         return self.seen.refs.get(ref) or self.board.ref(ref)
 
     def _leftovers(self) -> Iterator[Finding]:

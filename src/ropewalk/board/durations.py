@@ -6,7 +6,7 @@ import msgspec
 
 from ropewalk.board import wire
 from ropewalk.board.base import Board
-from ropewalk.board.scan import Attempt, Scan, attempts, scan, seconds_of, stamped
+from ropewalk.board.scan import Attempt, Scan, attempts, scan, seconds_of
 from ropewalk.board.spread import percentile
 
 BOUND = 600.0
@@ -69,13 +69,9 @@ def durations(board: Board, *, bound: float = BOUND, found: Scan | None = None) 
 
 
 def _line(seen: Scan, one: Attempt, spec_id: str | None) -> Line:
-    marks = one.claim.marks if one.claim is not None else {}
-    began = min(
-        (at for key in ("dispatch_started", "work_started") if (at := stamped(marks.get(key, "")))), default=None
-    )
     over = one.verdict_id or (one.claim_id if one.archived else None)
     fixed = one.verdict.fixed if one.verdict is not None else None
-    return Line(one.task, one.id, one.model, one.harness, seen.made_at(spec_id), began, seen.made_at(over),
+    return Line(one.task, one.id, one.model, one.harness, seen.made_at(spec_id), one.began, seen.made_at(over),
                 seconds_of(one.verdict), fixed)  # fmt: skip
 
 

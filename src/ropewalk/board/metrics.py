@@ -201,7 +201,7 @@ def _is_env(said: dict[str, Any]) -> bool:
 def of_board(board: Board, *, found: Scan | None = None) -> Events:
     """Gives the events that a board itself tells of, whoever worked on it and by whatever way.
 
-    Lost races leave nothing on a board. When a claim was made is known from its first checkpoint.
+    Lost races leave nothing on a board. When a claim was made is known where it says so, or has a checkpoint.
     """
     seen = found or scan(board)
     listed: list[Happened] = []
@@ -217,16 +217,15 @@ def _of_attempt(seen: Scan, one: Attempt) -> list[Happened]:
     verdict, marks = one.verdict, one.claim.marks if one.claim is not None else {}
     if verdict is not None and verdict.reason == "cancelled":
         return []
-    began = min(
-        (at for key in ("dispatch_started", "work_started") if (at := stamped(marks.get(key, "")))), default=None
-    )
+    began = one.began
     over = seen.made_at(one.verdict_id) if verdict is not None else one.at
     ran = seconds_of(verdict)
     if began is None and over is not None and ran is not None:
         began = int(over - ran)
     found = [Happened("claim", float(began) if began is not None else None, one.task, one.id, "won")]
     if "dispatch_started" in marks:
-        found.append(Happened("dispatch_started", float(began) if began is not None else None, one.task, one.id))
+        at = stamped(marks["dispatch_started"])
+        found.append(Happened("dispatch_started", float(at) if at is not None else None, one.task, one.id))
     ended = float(over) if over is not None else None
     if verdict is not None:
         env = verdict.reason.startswith("infrastructure") or (verdict.fixed is False and verdict.oc_rc == 124)

@@ -18,6 +18,7 @@ class Scan:
     def __init__(self, board: Board, refs: dict[str, str]) -> None:
         self.board = board
         self.refs = refs
+        self._contents: dict[str, bytes | None] = {}
         self._archived: dict[str, dict[str, list[tuple[str, str]]]] = {}
         self._reviews: dict[str, list[tuple[str, str]]] = {}
         for ref, oid in refs.items():
@@ -59,14 +60,26 @@ class Scan:
         """Gives the tasks that reviews name."""
         return sorted(self._reviews)
 
+    def read(self, ids: Iterable[str]) -> None:
+        """Reads commits at once, and keeps them for as long as the scan is used, however many they are."""
+        wanted = [oid for oid in dict.fromkeys(ids) if oid not in self._contents]
+        self.board.prefetch(wanted)
+        self._contents |= {oid: self.board.content(oid) for oid in wanted}
+
+    def content(self, oid: str | None) -> bytes | None:
+        """Gives the content of a commit; None where it can't be read, or is none."""
+        if oid is not None and oid not in self._contents:
+            self.read([oid])
+        return self._contents[oid] if oid is not None else None
+
     def words(self, oid: str | None) -> str | None:
         """Gives an object's message; None where it can't be read."""
-        content = self.board.content(oid) if oid is not None else None
+        content = self.content(oid)
         return None if content is None else wire.message(content)
 
     def made_at(self, oid: str | None) -> int | None:
         """Gives when an object says that it was made; None where it does not say."""
-        content = self.board.content(oid) if oid is not None else None
+        content = self.content(oid)
         return (wire.made_at(content) or None) if content is not None else None
 
     def claim(self, oid: str | None) -> Claim | None:
@@ -83,8 +96,9 @@ class Scan:
 def scan(board: Board, extra: Iterable[tuple[str, str]] = ()) -> Scan:
     """Reads a board; `extra` are (ref, id) that are not among its refs any more, because they were compacted."""
     refs = {**dict(extra), **dict(board.below(names.ROOT))}
-    board.prefetch(oid for ref, oid in refs.items() if not ref.startswith(names.OPEN) and ref != names.LOG)
-    return Scan(board, refs)
+    found = Scan(board, refs)
+    found.read(oid for ref, oid in refs.items() if not ref.startswith(names.OPEN) and ref != names.LOG)
+    return found
 
 
 class Attempt(NamedTuple):
@@ -120,6 +134,16 @@ class Attempt(NamedTuple):
         """Gives the harness; `unknown` where none is named."""
         said = self.claim.harness if self.claim is not None else ""
         return said or self._said("harness") or "unknown"
+
+    @property
+    def began(self) -> int | None:
+        """Gives when it was claimed, else its first checkpoint, in seconds since 1970; None where nothing says so."""
+        if self.claim is None:
+            return None
+        said = self.claim.values_of("claimed")
+        marks = (self.claim.marks.get(key, "") for key in ("dispatch_started", "work_started"))
+        first = min((at for mark in marks if (at := stamped(mark)) is not None), default=None)
+        return (stamped(said[0]) if said else None) or first
 
     @property
     def ended(self) -> str:
