@@ -1,8 +1,9 @@
-"""What the board's tests share: a store with a board in it, short forms for its steps, and a repository made by git alone."""
+"""What the board's tests share: a store with a board in it, and short forms for its steps."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,16 @@ from ropewalk.board.base import Step, now_object, words
 from ropewalk.board.claim import As, Held
 from ropewalk.board.local import LocalBoard
 from ropewalk.board.state import Status
-from ropewalk.board.wire import Outcome, Verdict
+from ropewalk.board.wire import Object, Outcome, Verdict
+from ropewalk.core.ids import EMPTY_TREE
 from ropewalk.plan.task import Task
-from ropewalk.store import land
+from ropewalk.store import land, refs
 from ropewalk.store.land import Landed
+from ropewalk.store.loose import object_id
 from ropewalk.store.oplog import Move
 from storekit import MAIN, Kit, put, stock
 
 ACTOR = "test/one"
-EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 
 
 class BoardKit:
@@ -74,7 +76,7 @@ class BoardKit:
         ).changeset  # fmt: skip
         outcome = Outcome(True, 0, 0, held.harness, more={"landed": "{landed}", "tree": "{tree}"})
         request = land.request(
-            agent=held.actor, change=change, ref=ref, companions=claim.companions(self.board, held, outcome)
+            agent=held.actor, change=change, ref=ref, together=claim.companions(self.board, held, outcome)
         )
         return land.land(self.kit.store, request)
 
@@ -96,9 +98,20 @@ class BoardKit:
         self.board.push(Step("push", "stranger/one", [Move(ref, over, made.id)], [made]))
         return made.id
 
-    def raw(self, ref: str, message: bytes) -> str:
-        """Puts an object with any bytes as its message at a ref, by stock git, as a peer would push it."""
-        return raw(self.kit.repo, ref, message)
+    def raw(self, ref: str, message: bytes, *, at: int = 1_700_000_000) -> str:
+        """Puts an object with any bytes as its message at a ref, as a peer's push would."""
+        return self.raws({ref: message}, at=at)[ref]
+
+    def raws(self, messages: Mapping[str, bytes], *, at: int = 1_700_000_000) -> dict[str, str]:
+        """Puts objects with any bytes as their messages at refs, by one push."""
+        made = {ref: Object(object_id("commit", _commit(m, at)), _commit(m, at)) for ref, m in messages.items()}
+        moves = [Move(ref, self.board.ref(ref), one.id) for ref, one in made.items()]
+        self.board.push(Step("push", "stranger/one", moves, list(made.values())))
+        return {ref: one.id for ref, one in made.items()}
+
+    def force(self, ref: str, oid: str | None) -> None:
+        """Moves a ref by force, as a person does."""
+        refs.move(self.kit.store, "person/one", [Move(ref, self.board.ref(ref), oid)], "ref_set")
 
     def main(self) -> str:
         """Gives the head of main."""
@@ -119,8 +132,12 @@ def raw(repository: str | Path, ref: str, message: bytes, *, at: int = 1_700_000
     """Puts a commit over the empty tree with any bytes as its message at a ref, and gives its id."""
     where = ("--git-dir", str(repository))
     stock(*where, "hash-object", "-w", "-t", "tree", "--stdin", stdin=b"")
-    who = b"x <x@example.com> %d +0000" % at
-    content = b"tree %s\nauthor %s\ncommitter %s\n\n%s" % (EMPTY_TREE.encode(), who, who, message)
-    made = stock(*where, "hash-object", "-w", "-t", "commit", "--literally", "--stdin", stdin=content).decode().strip()
+    words = ("hash-object", "-w", "-t", "commit", "--literally", "--stdin")
+    made = stock(*where, *words, stdin=_commit(message, at)).decode().strip()
     stock(*where, "update-ref", ref, made)
     return made
+
+
+def _commit(message: bytes, at: int) -> bytes:
+    who = b"x <x@example.com> %d +0000" % at
+    return b"tree %s\nauthor %s\ncommitter %s\n\n%s" % (EMPTY_TREE.encode(), who, who, message)

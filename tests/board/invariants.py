@@ -1,7 +1,7 @@
 """Says whether the laws of a board hold, from nothing but what stock git says of a repository.
 
-It shares no code with what it judges. By hand: `python tests/board/invariants.py REPOSITORY`; it prints each law that is
-broken and ends with 1, or nothing and ends with 0.
+It shares no code with what it judges. By hand: `python tests/board/invariants.py REPOSITORY`; it prints each law that
+is broken and ends with 1, or nothing and ends with 0.
 """
 
 from __future__ import annotations

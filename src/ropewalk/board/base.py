@@ -18,13 +18,16 @@ from ropewalk.store.oplog import Move
 class Step(NamedTuple):
     """Is one thing that happens on a board: moves of refs, each from the value it must have, and the new objects.
 
-    `kind` names it in the operation log, `actor` is who does it, as family/instance.
+    `kind` names it in the operation log, `actor` is who does it, as family/instance. `expect` are refs that stay, and
+    have to be as they are for it: a store holds this exactly, a git server only until it has told its refs, since it
+    checks nothing that a push does not move (F1). What a law rests on is therefore moved.
     """
 
     kind: str
     actor: str
     moves: Sequence[Move]
     objects: Sequence[Object] = ()
+    expect: Mapping[str, str | None] = {}
 
 
 class Board(Protocol):

@@ -63,6 +63,7 @@ def take(board: Board, status: Status, who: As) -> Held:
         task.id, attempt, harness=who.harness, model=who.model or task.model, kind=who.kind, host=who.host,
         base=board.ref(names.branch(task.target)) or "", target=task.target, agent=who.actor, life=life,
     )  # fmt: skip
+    text = wire.changed_claim(text, claimed=wire.stamp(clock.now()))
     made = now_object(text)
     moves = [Move(names.claim(task.id), None, made.id)]
     objects = [made]
@@ -72,15 +73,17 @@ def take(board: Board, status: Status, who: As) -> Held:
         objects.append(lock)
     if status.is_held:
         moves += [Move(names.held(task.id), status.spec_id, None), Move(names.spec(task.id), None, status.spec_id)]
+    expect = {} if status.is_held else {names.spec(task.id): status.spec_id}
     try:
-        board.push(Step("claim", who.actor, moves, objects))
+        board.push(Step("claim", who.actor, moves, objects, expect))
     except CasMismatchError as error:
         ref = str(error.details.get("ref", ""))
-        busy = ref.endswith(f"region/{task.region}") if task.region else False
-        raise ClaimedError(
-            f"region {task.region} is busy" if busy else f"{task.id} was claimed by another", task=task.id,
-            reason="region" if busy else "claimed", ref=ref,
-        ) from None  # fmt: skip
+        why, reason = f"{task.id} was claimed by another", "claimed"
+        if task.region and ref == names.lock(task.region):
+            why, reason = f"region {task.region} is busy", "region"
+        elif ref != names.claim(task.id):
+            why, reason = f"{task.id} was changed meanwhile", "changed"
+        raise ClaimedError(why, task=task.id, reason=reason, ref=ref) from None
     return Held(task, attempt, who.worker, who.actor, made.id, text, life)
 
 

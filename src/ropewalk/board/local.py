@@ -10,6 +10,7 @@ from ropewalk.board.base import Step
 from ropewalk.core import clock
 from ropewalk.core.errors import StoreCorruptError
 from ropewalk.store import adoption, lineage
+from ropewalk.store.oplog import Move
 from ropewalk.store.store import Store
 
 BEAT_SECONDS = 60.0
@@ -76,7 +77,7 @@ class LocalBoard:
     def push(self, step: Step) -> None:
         """Does a step as one operation."""
         store = self.store
-        adoption.adopt(store, *(move.name for move in step.moves))
+        adoption.adopt(store, *(move.name for move in step.moves), *step.expect)
         store.objects.take_new()
         if step.objects:
             store.objects.write("tree", b"")
@@ -85,7 +86,9 @@ class LocalBoard:
                     raise StoreCorruptError(f"the object {made.id} is not what it says", object=made.id)
         with store.transaction() as tx:
             tx.journal(store.objects.take_new())
-            tx.record(step.kind, step.actor, step.moves)
+            tx.record(
+                step.kind, step.actor, [*(Move(name, oid, oid) for name, oid in step.expect.items()), *step.moves]
+            )
 
     def beat(self, claims: Mapping[str, str], actor: str) -> dict[str, str | None]:
         """Notes a beat of claims in the database."""

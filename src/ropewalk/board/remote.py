@@ -158,6 +158,9 @@ class RemoteBoard:
         _check(step.moves)
         if not step.moves:
             return
+        for name, oid in step.expect.items():
+            if oid is None and (there := self._seen.get(name)) is not None:
+                raise self._moved(Move(name, None, None), there)
         for left in reversed(range(_TRIES)):
             try:
                 done = self._send(step, "--atomic")
@@ -176,8 +179,9 @@ class RemoteBoard:
 
     def _send(self, step: Step, *options: str) -> Done:
         extra = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(self._lent)} if self._lent else None
-        leases = [f"--force-with-lease={move.name}:{move.old or ''}" for move in step.moves]
-        specs = [f"{move.new or ''}:{move.name}" for move in step.moves]
+        moves = [*step.moves, *(Move(name, oid, oid) for name, oid in step.expect.items() if oid is not None)]
+        leases = [f"--force-with-lease={move.name}:{move.old or ''}" for move in moves]
+        specs = [f"{move.new or ''}:{move.name}" for move in moves]
         while True:
             self.mirror.write(step.objects)
             done = transport.call(
@@ -199,7 +203,7 @@ class RemoteBoard:
                 " what a server can do", repository=self.name,
             )  # fmt: skip
         refused = {name: one for name, one in said.items() if one.flag == "!" and one.why not in _AFTER}
-        for move in step.moves:
+        for move in (*step.moves, *(Move(name, oid, oid) for name, oid in step.expect.items())):
             if (one := refused.get(move.name)) is not None and one.why in _LOST and not one.by_server:
                 return self._moved(move, None)
         for name, one in refused.items():

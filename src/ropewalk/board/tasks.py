@@ -53,8 +53,9 @@ def add(
         moves, objects, new, changed = _wanted(board, tasks, update=update)
         if not moves:
             return [], []
+        unclaimed = {names.claim(task): None for task in changed}
         try:
-            _push_all(board, Step("task_add", actor, moves, objects), tell)
+            _push_all(board, Step("task_add", actor, moves, objects, unclaimed), tell)
         except CasMismatchError as error:
             mismatch = error
             board.refresh()
