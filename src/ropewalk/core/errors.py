@@ -286,6 +286,54 @@ class HarnessError(RopewalkError):
     exit = 11
 
 
+class AdapterMismatchError(RopewalkError):
+    """The installed version of an agent program does not take the command line that its adapter gives it."""
+
+    code = "E_ADAPTER_MISMATCH"
+    exit = 11
+    hint_template = "install a version that was tested: `rw doctor` names it"
+
+
+class CageUnavailableError(RopewalkError):
+    """What a cage of the wanted level needs is missing here."""
+
+    code = "E_CAGE_UNAVAILABLE"
+    exit = 11
+    hint_template = "apt-get install bubblewrap; or ask for less by name with --cage files or --cage none"
+
+
+class LoginUncagedError(RopewalkError):
+    """The agent program's own login can't be used by a caged lane without damage to it."""
+
+    code = "E_LOGIN_UNCAGED"
+    exit = 11
+    hint_template = "use a key, or run this lane with --cage none"
+
+
+class EscapedError(RopewalkError):
+    """A lane changed something outside its workspace."""
+
+    code = "E_ESCAPED"
+    exit = 12
+    hint_template = "what was changed is put back where it could be; see the details"
+
+
+class ProviderError(RopewalkError):
+    """A model's provider is out of reach, refuses, or limits."""
+
+    code = "E_PROVIDER"
+    exit = 13
+    retryable = True
+    hint_template = "`rw probe URL` says what is wrong with it"
+
+
+class StalledError(RopewalkError):
+    """A lane did nothing for as long as it may, or stopped at a gate."""
+
+    code = "E_STALLED"
+    exit = 14
+
+
 def all_errors() -> list[type[RopewalkError]]:
     """Gives every error class, by exit number and code."""
     return sorted(RopewalkError.__subclasses__(), key=lambda c: (c.exit, c.code))

@@ -1,0 +1,110 @@
+"""Rooms: what is inside a cage, the same paths for every lane, whatever they are outside (G1, G19)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+Level = Literal["full", "files", "none"]
+"""Is how much holds a lane: mounts, processes and network (`full`), files alone (`files`), or nothing."""
+
+Network = Literal["gateway", "open", "none"]
+
+HOME, OBJECTS, WORK, DOOR, OURS = "/lane", "/objects", "/work", "/door", "/ropewalk"
+UID = 61_184
+"""Is the user that lanes run as where the supervisor is root; no account has it."""
+
+BRIDGE_PORT = 8099
+_ETC = (
+    "passwd", "group", "nsswitch.conf", "resolv.conf", "hosts", "host.conf", "ssl", "ca-certificates", "pki",
+    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "timezone", "alternatives", "mime.types", "os-release",
+    "bash.bashrc", "profile", "inputrc", "terminfo", "fonts", "java-11-openjdk", "java-17-openjdk", "python3",
+    "python3.11",
+)  # fmt: skip
+"""Is what of `/etc` is inside; never `shadow`, keys of the host, or what programs keep secrets in."""
+
+
+class Room(NamedTuple):
+    """Is what a lane gets to see. All paths are the host's.
+
+    `tools` are folders of programs outside `/usr` that are there read-only, `objects` the store's, `gateway` the folder
+    of the gateway's socket, `door` the folder of the lane's own. `uid` is who it runs as, where that is not the
+    supervisor itself.
+    """
+
+    workspace: str
+    name: str
+    home: str
+    tmp: str
+    objects: str
+    tools: Sequence[str] = ()
+    gateway: str = ""
+    door: str = ""
+    network: Network = "gateway"
+    uid: int | None = None
+    own_sandbox: bool = False
+
+    @property
+    def inside(self) -> str:
+        """Gives the path of the workspace in a full cage."""
+        return f"{WORK}/{self.name}"
+
+
+def tool_folders(program: str, search: str) -> list[str]:
+    """Gives the folders outside `/usr` that a program and those on a PATH need, so that they are there in a cage."""
+    found: list[str] = []
+    places = [shutil.which(program, path=search) or program, *search.split(os.pathsep)]
+    for place in places:
+        for path in (place, os.path.realpath(place)):
+            root = _prefix(path)
+            if root and not any(root == f or root.startswith(f + "/") for f in found):
+                found.append(root)
+    return found
+
+
+def _prefix(path: str) -> str:
+    """Gives the folder around a program that holds all of its installation, empty where that is in the system."""
+    path = os.path.normpath(path)
+    if (
+        not path.startswith("/")
+        or path.startswith(("/usr/", "/bin/", "/sbin/", "/lib"))
+        or path in ("/bin", "/sbin", "/usr")
+    ):
+        return ""
+    parts = path.split("/")
+    if "node_modules" in parts:
+        return "/".join(parts[: parts.index("node_modules") + 1])
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    return os.path.dirname(folder) if os.path.basename(folder) in ("bin", "sbin", ".bin") else folder
+
+
+def python() -> tuple[str, str]:
+    """Gives (folder, program) of a Python with nothing but the standard library: the one we run on."""
+    return os.path.realpath(sys.base_prefix), os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def etc() -> list[str]:
+    """Gives what of `/etc` there is to show."""
+    return [f"/etc/{name}" for name in _ETC if os.path.exists(f"/etc/{name}")]
+
+
+def environment(room: Room, level: Level, given: Mapping[str, str], search: str) -> dict[str, str]:
+    """Gives the variables that every lane has, by an allow-list and the room alone; a real key is in none of them."""
+    full = level == "full"
+    home = HOME if full else room.home
+    tmp = "/tmp" if full else room.tmp
+    env = {name: given[name] for name in ("LANG", "LC_ALL", "LC_CTYPE", "TERM", "TZ") if name in given}
+    env.setdefault("LANG", "C.UTF-8")
+    env.setdefault("TERM", "dumb")
+    env |= {
+        "PATH": search, "HOME": home, "TMPDIR": tmp, "XDG_CONFIG_HOME": f"{home}/.config",
+        "XDG_DATA_HOME": f"{home}/.local/share", "XDG_STATE_HOME": f"{home}/.local/state",
+        "XDG_CACHE_HOME": f"{home}/.cache", "XDG_RUNTIME_DIR": "/run/user" if full else tmp, "USER": "lane",
+        "LOGNAME": "lane", "SHELL": "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh",
+        "GIT_TERMINAL_PROMPT": "0", "GIT_CEILING_DIRECTORIES": WORK if full else os.path.dirname(room.workspace),
+        "GIT_CONFIG_NOSYSTEM": "1",
+    }  # fmt: skip
+    return env
