@@ -1,0 +1,1 @@
+"""The parts of the scripted model server: conversations, scripts, wire formats, faults, the ledger."""
