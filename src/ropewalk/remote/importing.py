@@ -177,7 +177,8 @@ def bring_refs(
 @contextmanager
 def _incoming(store: Store, name: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Gives a folder beside the repository that objects come into, and the variables that lead git there."""
-    folder = os.path.join(store.layout.root, f"{_INCOMING}{os.getpid()}-{name[:12]}")
+    # threads of one process may bring the same commit
+    folder = os.path.join(store.layout.root, f"{_INCOMING}{os.getpid()}-{name[:12]}-{os.urandom(3).hex()}")
     held = -1
     try:
         _sweep(store.layout.root)
