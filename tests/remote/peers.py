@@ -53,8 +53,11 @@ class Ssh(NamedTuple):
 
 
 @contextmanager
-def sshd(folder: Path, env: dict[str, str]) -> Iterator[Ssh]:
-    """Runs sshd for the user of the tests; what its sessions run has the environment given."""
+def sshd(folder: Path, env: dict[str, str], *, accept: str = "") -> Iterator[Ssh]:
+    """Runs sshd for the user of the tests; what its sessions run has the environment given.
+
+    `accept` names a variable of the client's that it takes over.
+    """
     assert SSHD, "the tests need sshd (apt-get install openssh-server)"
     folder.mkdir(mode=0o700)
     for name in ("host", "good", "read", "wrong"):
@@ -83,7 +86,7 @@ def sshd(folder: Path, env: dict[str, str]) -> Iterator[Ssh]:
     (folder / "config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder / 'host'}\nPidFile none\nUsePAM no\nStrictModes no\n"
         f"AuthorizedKeysFile {folder / 'keys'}\nPermitRootLogin yes\nPasswordAuthentication no\nMaxStartups 100\n"
-        "KbdInteractiveAuthentication no\n"
+        "KbdInteractiveAuthentication no\n" + (f"AcceptEnv {accept}\n" if accept else "")
     )
     if os.geteuid() == 0:
         os.makedirs("/run/sshd", mode=0o755, exist_ok=True)

@@ -15,8 +15,16 @@ from ropewalk.board import names, wire
 from ropewalk.board.base import Step, now_object
 from ropewalk.board.remote import RemoteBoard
 from ropewalk.board.wire import Object
-from ropewalk.core import clock
-from ropewalk.core.errors import CasMismatchError, InvalidError, RemoteError, RopewalkError, UnsupportedError
+from ropewalk.core import clock, durable
+from ropewalk.core.decoding import UNREADABLE
+from ropewalk.core.errors import (
+    CasMismatchError,
+    InvalidError,
+    RemoteError,
+    RopewalkError,
+    UnsupportedError,
+    os_error,
+)
 from ropewalk.core.ids import short_ref
 from ropewalk.remote import transport
 from ropewalk.store.loose import object_id
@@ -63,8 +71,35 @@ class Probed(msgspec.Struct, frozen=True):
 
 
 def probe(board: RemoteBoard, target: str = "main") -> Probed:
-    """Gives what the server of a board takes. Raises `E_REMOTE` or `E_NOT_FOUND` when it can't even be read."""
-    return _Probe(board, target).run()
+    """Gives what the server of a board takes, and notes it on this host.
+
+    Raises `E_REMOTE` or `E_NOT_FOUND` when it can't even be read.
+    """
+    found = _Probe(board, target).run()
+    try:
+        durable.replace(_noted(board, target), msgspec.json.encode(found))
+    except OSError as error:
+        raise os_error(error, "noting what the server takes") from None
+    return found
+
+
+def remembered(board: RemoteBoard, target: str = "main") -> Probed | None:
+    """Gives what the last probe on this host found; None when there was none."""
+    try:
+        with open(_noted(board, target), "rb") as file:
+            return msgspec.json.decode(file.read(), type=Probed)
+    except FileNotFoundError:
+        return None
+    except UNREADABLE:
+        return None
+    except OSError as error:
+        raise os_error(error, "reading what the server takes") from None
+
+
+def _noted(board: RemoteBoard, target: str) -> str:
+    from urllib.parse import quote
+
+    return os.path.join(board.folder, f"probed-{quote(target, safe='')}.json")
 
 
 class _Probe:
