@@ -1,0 +1,201 @@
+"""The shim of a lane: it starts the agent, outlives whoever supervises, and writes down how the agent ended (G3, G4).
+
+It runs on a bare Python (`python -I -S shim.py FOLDER`), because there is one for each lane, and does as little as it
+can: the agent's streams go straight into files, so nobody has to read them for it to go on. The cage dies with the
+shim, and the shim's lock with it: whoever finds the lock free knows that nothing of the lane runs any more.
+
+The folder holds `launch.json` (argv, env, cwd, stdin, keep_open). The shim adds `alive` (locked), `proc.json` (pid,
+start, boot, child), `stdout`, `stderr`, `control` (a socket), and at the end `exit.json` (code, signal, wall seconds).
+"""
+
+import fcntl
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+
+def started(pid: int) -> str:
+    """Gives when a process started, in ticks since boot."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rsplit(b")", 1)[1].split()[19].decode()
+
+
+def put(folder: str, name: str, what: dict[str, Any]) -> None:
+    """Puts a file in place, whole and on disk."""
+    path = os.path.join(folder, name)
+    with open(path + ".new", "w") as file:
+        json.dump(what, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".new", path)
+    fd = os.open(folder, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+
+
+class Shim:
+    """Is one lane's shim."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        with open(os.path.join(folder, "launch.json")) as file:
+            self.launch: dict[str, Any] = json.load(file)
+        self.input = -1
+        self.child = 0
+        self.began = time.monotonic()
+        self.pending = bytearray()
+        self.selector = selectors.DefaultSelector()
+        self.listening: socket.socket | None = None
+
+    def start(self) -> None:
+        """Starts the agent in a session of its own, with its streams in files."""
+        launch = self.launch
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        out = os.open(os.path.join(self.folder, "stdout"), flags, 0o600)
+        err = os.open(os.path.join(self.folder, "stderr"), flags, 0o600)
+        if launch.get("keep_open"):
+            source, self.input = os.pipe()
+            os.set_blocking(self.input, False)
+            with open(launch["stdin"], "rb") as file:
+                self.pending += file.read()
+        else:
+            source = os.open(launch["stdin"], os.O_RDONLY)
+        self.child = os.fork()
+        if self.child == 0:
+            try:
+                os.setsid()
+                for fd, number in ((source, 0), (out, 1), (err, 2)):
+                    os.dup2(fd, number)
+                os.chdir(launch["cwd"])
+                os.execve(launch["argv"][0], launch["argv"], launch["env"])
+            except OSError as error:
+                os.write(2, f"{launch['argv'][0]} can't be started: {error.strerror}\n".encode())
+                os._exit(127)
+        for fd in (source, out, err):
+            os.close(fd)
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        put(self.folder, "proc.json", {"pid": os.getpid(), "start": started(os.getpid()), "boot": boot,
+                                       "child": self.child, "at": time.time()})  # fmt: skip
+
+    def listen(self) -> None:
+        """Opens the control socket; its path may be too long for one, so it is named from inside the folder."""
+        os.chdir(self.folder)
+        if os.path.exists("control"):
+            os.unlink("control")
+        self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listening.bind("control")
+        os.chmod("control", 0o600)
+        self.listening.listen(8)
+        self.selector.register(self.listening, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        """Waits for the agent's end, and does what is asked meanwhile."""
+        wake, woken = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(woken, False)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda got, frame: None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda got, frame: self.end(signal.SIGKILL))
+        self.selector.register(wake, selectors.EVENT_READ)
+        while True:
+            pid, status = os.waitpid(self.child, os.WNOHANG)
+            if pid:
+                return self.ended(status)
+            self.feed()
+            for key, _ in self.selector.select(0.05 if self.pending else 30):
+                if key.fileobj is self.listening and self.listening is not None:
+                    made, _ = self.listening.accept()
+                    made.settimeout(5)
+                    with made:
+                        self.answer(made)
+                elif key.fd == wake:
+                    try:
+                        os.read(wake, 4096)
+                    except BlockingIOError:
+                        pass
+
+    def answer(self, asked: socket.socket) -> None:
+        """Does what one connection asks, in one line of JSON."""
+        try:
+            line = b""
+            while not line.endswith(b"\n") and len(line) < 1 << 24:
+                part = asked.recv(65536)
+                if not part:
+                    break
+                line += part
+            what = json.loads(line)
+            said: dict[str, Any] = {"ok": True, "child": self.child, "seconds": round(time.monotonic() - self.began, 3)}
+            if what.get("do") == "input":
+                if self.input < 0:
+                    said = {"ok": False, "why": "its input is closed"}
+                else:
+                    self.pending += what["data"].encode("utf-8", "surrogateescape")
+                    self.feed()
+            elif what.get("do") == "close":
+                self.close_input()
+            elif what.get("do") == "signal":
+                self.end(int(what["signal"]))
+            elif what.get("do") != "state":
+                said = {"ok": False, "why": "what is asked is unknown"}
+            asked.sendall(json.dumps(said).encode() + b"\n")
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # whoever asked is gone, or asked for nothing that is
+
+    def feed(self) -> None:
+        """Gives the agent what waits for its input, as much as it takes."""
+        try:
+            while self.pending and self.input >= 0:
+                sent = os.write(self.input, bytes(self.pending[:65536]))
+                del self.pending[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close_input()
+
+    def close_input(self) -> None:
+        """Closes the agent's input."""
+        self.pending.clear()
+        if self.input >= 0:
+            os.close(self.input)
+            self.input = -1
+
+    def end(self, number: int) -> None:
+        """Sends a signal to the agent's session; in a cage its end is the end of all in it."""
+        try:
+            os.killpg(self.child, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+    def ended(self, status: int) -> None:
+        """Writes down how the agent ended."""
+        self.end(signal.SIGKILL)  # what it left in its own session
+        code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        put(self.folder, "exit.json", {"code": code, "seconds": round(time.monotonic() - self.began, 3),
+                                       "at": time.time()})  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    """Runs `shim.py FOLDER`; gives 3 when the lane of the folder has a shim."""
+    folder = os.path.abspath(argv[0])
+    os.umask(0o077)
+    alive = os.open(os.path.join(folder, "alive"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 3
+    shim = Shim(folder)
+    shim.start()
+    shim.listen()
+    shim.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
