@@ -142,17 +142,17 @@ def test_a35_history_is_not_lost_by_a_push(kit: Kit, person: Person) -> None:
 
 
 def test_a35_the_boards_refs_are_created_moved_and_deleted_by_compare_and_swap(kit: Kit, person: Person) -> None:
-    person.git("push", "-q", "origin", "HEAD:refs/swarm/claims/t1")
+    person.git("push", "-q", "origin", "HEAD:refs/swarm/locks/t1")
     first = person.git("rev-parse", "HEAD").strip()
     person.commit(**{"p.txt": "p\n"})
-    person.git("push", "-q", f"--force-with-lease=refs/swarm/claims/t1:{first}", "origin", "HEAD:refs/swarm/claims/t1")
+    person.git("push", "-q", f"--force-with-lease=refs/swarm/locks/t1:{first}", "origin", "HEAD:refs/swarm/locks/t1")
     told = person.git(
-        "push", f"--force-with-lease=refs/swarm/claims/t1:{first}", "origin", ":refs/swarm/claims/t1", ok=False
+        "push", f"--force-with-lease=refs/swarm/locks/t1:{first}", "origin", ":refs/swarm/locks/t1", ok=False
     )
     assert "stale info" in told or "rejected" in told
     second = person.git("rev-parse", "HEAD").strip()
-    person.git("push", "-q", f"--force-with-lease=refs/swarm/claims/t1:{second}", "origin", ":refs/swarm/claims/t1")
-    assert kit.store.ref("refs/swarm/claims/t1") is None
+    person.git("push", "-q", f"--force-with-lease=refs/swarm/locks/t1:{second}", "origin", ":refs/swarm/locks/t1")
+    assert kit.store.ref("refs/swarm/locks/t1") is None
 
 
 def test_a37_what_a_rule_refuses_leaves_no_objects(kit: Kit, person: Person) -> None:

@@ -80,6 +80,12 @@ def _wanted(status: Status, n: int | None, m: int | None, providers: bool) -> Ga
     return Gate(n, most, providers)
 
 
+def missing(board: Board, status: Status, n: int | None, m: int | None) -> str:
+    """Gives why a task's gate may not fire, empty when it may; n and m count where its spec says nothing."""
+    wanted = _wanted(status, n, m, False)
+    return _blocked(board, status) or _missing(review.said(board, status), wanted)
+
+
 def _counted(board: Board, status: Status, wanted: Gate) -> Gated:
     said = review.said(board, status)
     commit = status.returned or ""

@@ -210,6 +210,9 @@ def sweep(board: Board, task: str, actor: str, *, force: bool = False) -> Swept:
         if ref == names.claim(task) and held:
             objects.append(now_object(wire.changed_claim(_claim_words(board, found, attempt), ended="swept")))
             kept = objects[-1].id
+        if ref == names.verdict(task) and is_closed and (said := tasks.reopened_verdict(board, found, actor)):
+            objects += said
+            kept = said[0].id
         moves += [Move(ref, value, None), Move(_free(board, ref, attempt), None, kept)]
     archived = [move.name for move in moves if move.old is None]
     moves += tasks.said_of(board, found, attempt)

@@ -175,7 +175,7 @@ def said(board: Board, status: Status) -> Said:
         reviewer = ref[len(prefix) :]
         content = board.content(oid)
         found = wire.read_review(wire.message(content), status.id, reviewer) if content is not None else None
-        if why := _void(board, status, reviewer, found):
+        if why := void(board, status, reviewer, found):
             invalid.append((reviewer, why))
         elif found is not None and found.outcome == "veto":
             veto.append(found)
@@ -189,7 +189,14 @@ def said(board: Board, status: Status) -> Said:
     return Said(tuple(agree), tuple(veto), tuple(invalid))
 
 
-def _void(board: Board, status: Status, reviewer: str, found: Review | None) -> str:
+def counts(board: Board, status: Status, reviewer: str) -> bool:
+    """Says whether a reviewer's review of a task's present return is on the board."""
+    text = words(board, names.review(status.id, reviewer))
+    return text is not None and not void(board, status, reviewer, wire.read_review(text, status.id, reviewer))
+
+
+def void(board: Board, status: Status, reviewer: str, found: Review | None) -> str:
+    """Gives why a review does not count, empty when it does."""
     if found is None:
         return "its object can't be read"
     if found.problem:

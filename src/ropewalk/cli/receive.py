@@ -7,6 +7,7 @@ import sys
 
 import msgspec
 
+from ropewalk.board import rules
 from ropewalk.core.errors import InvalidError, RopewalkError
 from ropewalk.core.ids import check_agent
 from ropewalk.remote import receiving
@@ -33,7 +34,7 @@ def _caller(options: list[str]) -> Push:
     fixed = os.environ.get("ROPEWALK_PUSHER")
     if fixed:
         rights = msgspec.json.decode(os.environ.get("ROPEWALK_RIGHTS", "{}"), type=Rights)
-        return Push(check_agent(fixed), rights, options)
+        return Push(check_agent(fixed), rights, options, is_known=True)
     named = next((option[6:] for option in options if option.startswith("agent=")), None)
     named = named or os.environ.get("ROPEWALK_AGENT")
     if not named:
@@ -59,7 +60,7 @@ def _proc_receive() -> int:
     def act(commands: list[Command], options: list[str], atomic: bool) -> list[Answer]:
         push = _caller(options)._replace(atomic=atomic)
         with Store(os.path.dirname(os.getcwd())) as store:
-            answers = receiving.receive(store, commands, push)
+            answers = receiving.receive(store, commands, push, rules.refusals)
         for answer in answers:
             for line in answer.lines:
                 print(line, file=sys.stderr)

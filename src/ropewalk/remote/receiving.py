@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
 from ropewalk.core.errors import (
     CasMismatchError,
     ConflictError,
     FencedError,
+    ForbiddenError,
     InvalidError,
     NotFoundError,
     RopewalkError,
@@ -51,12 +52,16 @@ class Command(NamedTuple):
 
 
 class Push(NamedTuple):
-    """Is a push: who makes it with which rights, its options, and whether all of it or nothing is to happen."""
+    """Is a push: who makes it with which rights, its options, and whether all of it or nothing is to happen.
+
+    `is_known` says that a token proves who it is.
+    """
 
     agent: str
     rights: Rights
     options: Sequence[str] = ()
     atomic: bool = False
+    is_known: bool = False
 
 
 class Answer(NamedTuple):
@@ -65,6 +70,10 @@ class Answer(NamedTuple):
     ref: str
     refused: str | None
     lines: Sequence[str] = ()
+
+
+Judge = Callable[[Store, Sequence[Command], Push], Mapping[str, str]]
+"""Gives which refs of a push are refused by what they mean, each with the reason."""
 
 
 def parse(lines: Sequence[str]) -> list[Command]:
@@ -95,17 +104,17 @@ def refusals(commands: Sequence[Command], push: Push) -> list[str]:
     return found
 
 
-def receive(store: Store, commands: Sequence[Command], push: Push) -> list[Answer]:
+def receive(store: Store, commands: Sequence[Command], push: Push, judge: Judge | None = None) -> list[Answer]:
     """Moves the refs of a push through the store; gives an answer for each, in order.
 
     The refs that can move do so as one operation, and what lands lands by itself, after them. With `atomic` all move
-    or none. Whoever lost a race is shown the refs as they are.
+    or none. Whoever lost a race is shown the refs as they are. `judge` is asked within the transaction.
     """
     if push.atomic:
-        answers = _together(store, commands, push)
+        answers = _together(store, commands, push, judge)
     else:
-        found = _moved(store, [one for one in commands if not one.ref.startswith(LAND)], push)
-        answers = [found.get(one.ref) or _one(store, one, push) for one in commands]
+        found = _moved(store, [one for one in commands if not one.ref.startswith(LAND)], push, judge)
+        answers = [found.get(one.ref) or _one(store, one, push, judge) for one in commands]
     if any(answer.refused == STALE for answer in answers):
         # the client was shown an old value: what is in repo.git is made to say what the store says (A38)
         projection.forget(store)
@@ -113,38 +122,50 @@ def receive(store: Store, commands: Sequence[Command], push: Push) -> list[Answe
     return answers
 
 
-def _moved(store: Store, commands: Sequence[Command], push: Push) -> dict[str, Answer]:
+def _moved(store: Store, commands: Sequence[Command], push: Push, judge: Judge | None) -> dict[str, Answer]:
     """Moves what can move as one operation; gives the answers by ref, without those that have to try by themselves."""
     answers: dict[str, Answer] = {}
     moves = []
+    able = []
     for one in commands:
         try:
             moves.append(_checked(store, one))
+            able.append(one)
             answers[one.ref] = Answer(one.ref, None)
         except RopewalkError as error:
             answers[one.ref] = _refused(one.ref, error)
     try:
         if moves:
-            refs.move(store, push.agent, moves, "push")
+            _move(store, able, moves, push, judge)
     except RopewalkError:
         return {}
     return answers
 
 
-def _one(store: Store, one: Command, push: Push) -> Answer:
+def _move(
+    store: Store, commands: Sequence[Command], moves: Sequence[Move], push: Push, judge: Judge | None
+) -> None:  # fmt: skip
+    def check() -> None:
+        found = judge(store, commands, push) if judge is not None else {}
+        for ref, why in found.items():
+            raise ForbiddenError(why, ref=ref, refused=dict(found))
+
+    refs.move(store, push.agent, moves, "push", check)
+
+
+def _one(store: Store, one: Command, push: Push, judge: Judge | None) -> Answer:
     try:
         if one.ref.startswith(LAND):
             return _land(store, one, push)
-        move = _checked(store, one)
-        refs.move(store, push.agent, [move], "push")
+        _move(store, [one], [_checked(store, one)], push, judge)
         return Answer(one.ref, None)
     except RopewalkError as error:
         return _refused(one.ref, error)
 
 
-def _together(store: Store, commands: Sequence[Command], push: Push) -> list[Answer]:
+def _together(store: Store, commands: Sequence[Command], push: Push, judge: Judge | None) -> list[Answer]:
     if len(commands) == 1:
-        return [_one(store, commands[0], push)]
+        return [_one(store, commands[0], push, judge)]
     lands = [one for one in commands if one.ref.startswith(LAND)]
     if lands:
         return [Answer(one.ref, "an atomic push can't land: push what lands by itself") for one in commands]
@@ -156,7 +177,7 @@ def _together(store: Store, commands: Sequence[Command], push: Push) -> list[Ans
             told = _refused(one.ref, error)
             return [told if other is one else Answer(other.ref, told.refused) for other in commands]
     try:
-        refs.move(store, push.agent, moves, "push")
+        _move(store, commands, moves, push, judge)
     except RopewalkError as error:
         return [_refused(one.ref, error) for one in commands]
     return [Answer(one.ref, None) for one in commands]
@@ -210,6 +231,10 @@ def _refused(ref: str, error: RopewalkError) -> Answer:
     """Gives an error in the words that git's clients show, the report of a conflict as lines."""
     if isinstance(error, (CasMismatchError, FencedError)):
         return Answer(ref, STALE)
+    if isinstance(error, ForbiddenError) and error.details.get("refused"):
+        # the words are what clients see beside the ref; the others of the same push went down with it
+        why = error.details["refused"].get(ref) or f"{short_ref(error.details['ref'])}: {error.message}"
+        return Answer(ref, str(why).replace("\n", " ")[:900])
     hint = error.hint.replace("--allow-", "-o allow-")
     if not isinstance(error, ConflictError) or "report" not in error.details:
         return Answer(ref, f"{error.code} {error.message}".replace("\n", " ")[:900], [f"hint: {hint}"])

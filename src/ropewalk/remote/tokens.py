@@ -20,6 +20,8 @@ Right = Literal["read", "write", "land", "delete"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _PATTERN = re.compile(r"(\*|refs/[^\s\x00-\x1f\x7f]{1,1000})\Z")
 _MARK = "rwt_"
+LAW = "refs/swarm/law"
+"""Is a board's law; a pattern of refs covers it only by its own name, or where it covers all."""
 
 
 class Rights(msgspec.Struct, frozen=True):
@@ -34,6 +36,9 @@ class Rights(msgspec.Struct, frozen=True):
         if needed not in self.can:
             return f"the right to {needed} is missing"
         full = "refs/heads/" + ref[len("refs/land/") :] if needed == "land" else ref
+        if full == LAW:
+            # the law of a board is not meant by whoever gives the right to work on it
+            return None if {"*", LAW} & set(self.refs) else "the board's law is its owner's"
         if not any(fnmatch.fnmatchcase(full, pattern) for pattern in self.refs):
             return "this caller may not write it"
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ropewalk.core.errors import CasMismatchError, InvalidError
 from ropewalk.core.ids import short_ref
@@ -12,10 +12,13 @@ from ropewalk.store.oplog import Move, Operation
 from ropewalk.store.store import Store
 
 
-def move(store: Store, agent: str, moves: Sequence[Move], kind: str) -> tuple[int, bool]:
+def move(
+    store: Store, agent: str, moves: Sequence[Move], kind: str, check: Callable[[], None] | None = None
+) -> tuple[int, bool]:
     """Moves refs all or none; gives (operation, already applied). What already is so needs no operation.
 
-    Raises `E_CAS_MISMATCH` when a ref is not at its old value and `E_INVALID` for a name twice.
+    `check` is asked once nobody else can move a ref, and raises what keeps these from moving. Raises
+    `E_CAS_MISMATCH` when a ref is not at its old value and `E_INVALID` for a name twice.
     """
     if len({m.name for m in moves}) != len(moves):
         raise InvalidError("a ref is named twice")
@@ -27,6 +30,8 @@ def move(store: Store, agent: str, moves: Sequence[Move], kind: str) -> tuple[in
     with store.transaction() as tx:
         if all(store.ref(m.name) == m.new for m in moves):
             return tx.last_op, True
+        if check is not None:
+            check()
         return tx.record(kind, agent, moves), False
 
 
