@@ -13,6 +13,7 @@ from ropewalk.board import claim, names, state, tasks, wire
 from ropewalk.board.base import Step, now_object, words
 from ropewalk.board.claim import As, Held
 from ropewalk.board.local import LocalBoard
+from ropewalk.board.remote import RemoteBoard
 from ropewalk.board.state import Status
 from ropewalk.board.wire import Object, Outcome, Verdict
 from ropewalk.core.ids import EMPTY_TREE
@@ -126,6 +127,18 @@ class BoardKit:
     def close(self) -> None:
         """Closes the store."""
         self.kit.close()
+
+
+def bare(path: Path, *, mixed: bool = False) -> RemoteBoard:
+    """Makes a bare repository whose main has one commit, with a board's law in it, and gives the board."""
+    stock("init", "-q", "--bare", "-b", "main", str(path))
+    where = ("--git-dir", str(path))
+    blob = stock(*where, "hash-object", "-w", "--stdin", stdin=b"# Demo\n").decode().strip()
+    tree = stock(*where, "mktree", stdin=f"100644 blob {blob}\tREADME.md\n".encode()).decode().strip()
+    stock(*where, "update-ref", MAIN, stock(*where, "commit-tree", tree, "-m", "first").decode().strip())
+    board = RemoteBoard(str(path), f"{path}.mirror")
+    tasks.init(board, ACTOR, mixed=mixed)
+    return board
 
 
 def raw(repository: str | Path, ref: str, message: bytes, *, at: int = 1_700_000_000) -> str:

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.board.boardkit import ACTOR, BoardKit
+from tests.board import invariants
+from tests.board.boardkit import ACTOR, BoardKit, bare
 
 from ropewalk.board import claim, holder, names, observe, recover, state, tasks, wire
 from ropewalk.board.base import Step, words
+from ropewalk.board.claim import As
+from ropewalk.board.remote import RemoteBoard
 from ropewalk.board.wire import Outcome
 from ropewalk.core.errors import (
     ClaimedError,
@@ -30,7 +33,7 @@ from storekit import MAIN, put, stock
 
 NewBoard = Callable[..., BoardKit]
 
-MANY = 1000 if os.environ.get("RWTEST_FULL") else 50
+MANY = 500 if os.environ.get("RWTEST_FULL") else 50
 
 # the wire
 
@@ -404,6 +407,29 @@ def test_a_claim_under_a_spec_that_was_changed_meanwhile_is_refused(board: Board
     with pytest.raises(ClaimedError):
         claim.take(board.board, seen, board.who())
     assert board.state("a") == "ready"
+
+
+def test_on_a_server_a_claim_under_a_spec_that_was_changed_is_refused(tmp_path: Path) -> None:
+    mine = bare(tmp_path / "board.git")
+    tasks.add(mine, [Task("a", "true")], ACTOR)
+    theirs = RemoteBoard(str(tmp_path / "board.git"), str(tmp_path / "theirs"))
+    seen = state.need(theirs, "a")
+    assert seen is not None
+    mine.refresh()
+    tasks.add(mine, [Task("a", "false", description="something else")], ACTOR, update=True)
+    with pytest.raises(ClaimedError) as caught:
+        claim.take(theirs, seen, As("w2", ACTOR, "command"))
+    assert caught.value.details["reason"] == "changed"
+    theirs.refresh()
+    seen = state.need(theirs, "a")
+    assert seen is not None and seen.state == "ready" and seen.spec.task.check == "false"
+    claim.take(theirs, seen, As("w2", ACTOR, "command"))
+    assert tasks.add(mine, [Task("b", "true")], ACTOR) == (["b"], [])
+    with pytest.raises(InvalidError, match="a is claimed"):
+        tasks.add(mine, [Task("a", "true")], ACTOR, update=True)
+    for board in (mine, theirs):
+        board.close()
+    assert invariants.broken(tmp_path / "board.git") == []
 
 
 def test_what_is_not_there_is_not_found(board: BoardKit) -> None:

@@ -49,6 +49,8 @@ def add(
     With `update` a task that is there and not claimed gets its new spec; without it that is `E_INVALID`. The same
     spec again is no change. Above `AT_ONCE` the tasks wait in a batch that is opened at its end.
     """
+    if update:
+        board.refresh()  # a server does not hold an update against a claim that it does not move
     for _ in range(_TRIES):
         moves, objects, new, changed = _wanted(board, tasks, update=update)
         if not moves:
