@@ -145,7 +145,7 @@ class Attempt:
             raise _Unstartable(f"{error.code} {error.message}") from None
         with self.lease.still() as held:
             self.lease.set(claim.mark(self.board, held, "dispatch_started"))
-        self._tell("dispatch_started", harness=self.options.harness.name, model=self._model)
+        self._tell("dispatch_started")
 
     def _turns(self) -> Ending:
         limit = self.task.limits.attempts or self.options.attempts

@@ -1,0 +1,57 @@
+"""A worker as a process of its own: `python -m tests.work.driver STORE JSON` prints its events and its report as lines.
+
+The JSON names options of the worker; `command` is the agent's command line, without it the scripted agent works.
+`beat` sets the seconds between heartbeats, `die_at` an event at which the process kills itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import msgspec
+
+from ropewalk.board.local import LocalBoard
+from ropewalk.core.errors import RopewalkError
+from ropewalk.lane.harness.base import Harness
+from ropewalk.lane.harness.command import CommandHarness
+from ropewalk.lane.harness.scripted import ScriptedHarness
+from ropewalk.run.interrupts import Interrupts
+from ropewalk.run.work.loop import work
+from ropewalk.run.work.options import Options
+from ropewalk.store.store import Store
+
+
+def main() -> int:
+    """Works, and gives the report's exit code."""
+    root, asked = sys.argv[1], msgspec.json.decode(sys.argv[2], type=dict[str, Any])
+    command, beat, die_at = (asked.pop(name, None) for name in ("command", "beat", "die_at"))
+    harness: Harness = ScriptedHarness() if command is None else CommandHarness(command, os.environ["PATH"])
+
+    def emit(kind: str, **facts: object) -> None:
+        line = msgspec.json.encode({"event": kind, **facts}).decode("utf-8")
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+        if kind == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with Store(root) as store, Interrupts() as interrupts:
+        board = LocalBoard(store)
+        board.beat_seconds = beat or board.beat_seconds
+        try:
+            report = work(
+                board, store,
+                Options(harness=harness, caller=dict(os.environ), stop=interrupts.stopped, emit=emit,
+                        **{"worker": "w", **asked}),
+            )  # fmt: skip
+        except RopewalkError as error:
+            emit("error", code=error.code, message=error.message)
+            return 2
+        emit("report", report=report)
+        return report.exit
+
+
+if __name__ == "__main__":
+    sys.exit(main())
