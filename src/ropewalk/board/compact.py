@@ -62,17 +62,11 @@ def compact(
     board.refresh()
     done: list[str] = []
     count = 0
-    while True:
-        chosen = [status.id for status in _old(board, days) if status.id not in done]
-        if not chosen:
-            return Compacted(done, count, board.log())
-        moved = _batch(board, chosen, actor)
-        for task, refs in moved.items():
-            done.append(task)
-            count += refs
+    while moved := _batch(board, actor, days):
+        done += moved
+        count += sum(moved.values())
         tell(f"{len(done)} tasks, {count} refs")
-        if not moved:
-            return Compacted(done, count, board.log())
+    return Compacted(done, count, board.log())
 
 
 def restore(board: Board, tasks: Collection[str], actor: str) -> Compacted:
@@ -118,19 +112,20 @@ def closed_refs(board: Board) -> int:
     return sum(len(refs) for task, refs in _refs(board).items() if task in tasks)
 
 
-def _batch(board: Board, chosen: list[str], actor: str) -> dict[str, int]:
+def _batch(board: Board, actor: str, days: float) -> dict[str, int]:
     """Moves as many whole tasks as one push holds; gives the number of refs of each that moved."""
     mismatch: CasMismatchError | None = None
     for _ in range(_TRIES):
+        # before the states: a task that is opened after this look has lost a ref that the push rests on
         refs = _refs(board)
         part: dict[str, dict[str, str]] = {}
         size = 1
-        for task in chosen:
-            mine = refs.get(task, {})
+        for status in _old(board, days):
+            mine = refs.get(status.id, {})
             if part and board.most_moves and size + len(mine) > board.most_moves:
                 break
             if mine:
-                part[task] = mine
+                part[status.id] = mine
                 size += len(mine)
         if not part:
             return {}
@@ -145,8 +140,6 @@ def _batch(board: Board, chosen: list[str], actor: str) -> dict[str, int]:
         except CasMismatchError as error:
             mismatch = error
             board.refresh()
-            still = {status.id for status in _old(board, 0.0)}
-            chosen = [task for task in chosen if task in still]
     assert mismatch is not None
     raise mismatch
 
@@ -190,9 +183,12 @@ def _entry(past: str | None, refs: Mapping[str, str], kept: Iterable[str], words
     """Gives the next commit of the chain, first, and the trees it needs."""
     made: list[Object] = []
     root = _write({_path(name): oid for name, oid in refs.items()}, made)
-    parents = dict.fromkeys([past] if past is not None else []) | dict.fromkeys(kept)
+    if past is None:
+        # the chain is its commits' first parents, so it has a beginning of its own
+        made.append(first := wire.make("log", clock.now()))
+        past = first.id
     at = clock.now()
-    lines = [f"tree {root}", *(f"parent {oid}" for oid in parents)]
+    lines = [f"tree {root}", *(f"parent {oid}" for oid in dict.fromkeys([past, *kept]))]
     lines += [f"author {wire.WHO} {at} +0000", f"committer {wire.WHO} {at} +0000", "", f"log\n{words}", ""]
     content = "\n".join(lines).encode()
     return [Object(object_id("commit", content), content), *made]
