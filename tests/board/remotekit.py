@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +41,7 @@ class Servers(NamedTuple):
     ssh: peers.Ssh
     web: peers.Web
     master: str
+    daemon: int
 
 
 @contextmanager
@@ -47,8 +52,29 @@ def servers(folder: Path) -> Iterator[Servers]:
     env = {"HOME": "/nonexistent", "PATH": os.environ["PATH"], "PYTHONPATH": SRC, "GIT_CONFIG_NOSYSTEM": "1"}
     with peers.sshd(folder / "s", env, accept="GIT_PROTOCOL") as ssh, peers.lighttpd(folder / "w", root, env) as web:
         once = f"-o ControlMaster=auto -o ControlPath={folder}/c -o ControlPersist=60"
-        yield Servers(root, ssh, web, f"{ssh.command()} {once}")
+        with daemon(root, env) as port:
+            yield Servers(root, ssh, web, f"{ssh.command()} {once}", port)
         os.system(f"{ssh.command()} -o ControlPath={folder}/c -O exit peer -p {ssh.port} 2>/dev/null")
+
+
+@contextmanager
+def daemon(root: Path, env: dict[str, str]) -> Iterator[int]:
+    """Runs `git daemon`, which takes pushes of anybody; gives its port."""
+    port = peers.free_port()
+    words = ["daemon", "--export-all", "--enable=receive-pack", f"--base-path={root}", "--listen=127.0.0.1",
+             f"--port={port}", str(root)]  # fmt: skip
+    settings = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
+    child = subprocess.Popen([shutil.which("git") or "git", *words], env={**env, **settings}, start_new_session=True,
+                             stderr=subprocess.DEVNULL)  # fmt: skip
+    try:
+        while True:  # until it takes connections
+            assert child.poll() is None
+            with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=10):
+                break
+        yield port
+    finally:
+        os.killpg(child.pid, signal.SIGTERM)
+        child.wait(20)
 
 
 class Shared:
@@ -66,6 +92,7 @@ class Shared:
         self.commit("a.txt", "a\n", "first")
         stock("push", "-q", str(self.repo), "main", cwd=str(seed))
         self.url = {"path": str(self.repo), "file": f"file://{self.repo}",
+                    "git": f"git://127.0.0.1:{servers.daemon}/{name}.git",
                     "ssh": servers.ssh.url(self.repo), "http": servers.web.url(f"{name}.git")}[way]  # fmt: skip
         self.board = self.open("one")
         if law:

@@ -114,7 +114,7 @@ def test_F4_ssh_without_the_variable_of_the_protocol_is_told_which_line_to_add(
     shared: Opener, ground: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on = shared("ssh")
-    assert probe.probe(on.board).protocol == 2
+    assert probe._protocol(on.board) == 2
     with peers.sshd(tmp_path / "old", {"HOME": "/nonexistent", "PATH": os.environ["PATH"]}) as ssh:
         once = f"-o ControlMaster=auto -o ControlPath={tmp_path}/c -o ControlPersist=20"
         monkeypatch.setenv("GIT_SSH_COMMAND", f"{ssh.command()} {once}")

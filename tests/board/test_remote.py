@@ -77,7 +77,7 @@ def shared(ground: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         one.close()
 
 
-@pytest.mark.parametrize("way", ["path", "file", SLOW_SSH, "http"])
+@pytest.mark.parametrize("way", ["path", pytest.param("file", marks=pytest.mark.slow), "git", SLOW_SSH, "http"])
 def test_R14_a_task_lives_its_life_over_any_transport(shared: Opener, way: str) -> None:
     on = shared(way)
     one, two = on.board, on.open("two")
@@ -446,6 +446,46 @@ def test_the_mirror_may_be_lost_or_damaged_at_any_time(shared: Opener, how: str)
         strike()
         claim.release(board, claim.find(board, "a", held.attempt, ACTOR))
         assert states(board)["a"] == "ready"
+
+
+def test_what_beats_leave_in_the_mirror_is_packed_or_goes(shared: Opener) -> None:
+    on = shared()
+    board = on.board
+    tasks.add(board, [task("a")], ACTOR)
+    held = take(board, "a")
+    mirror = Path(board.mirror.path)
+    made = [wire.make(f"claim a\nbeat: {n}\natt-w-000000", n) for n in range(30_000)]
+    chosen = [one for one in made if one.id.startswith("17")][:60]
+    board.mirror.write(chosen)
+    for one in chosen[:40]:
+        os.utime(mirror / "objects" / "17" / one.id[2:], (0, 0))
+    board.refresh()
+    left = {path.name for path in (mirror / "objects" / "17").glob("*")}
+    assert left == {one.id[2:] for one in chosen[40:]}, "what may be about to be pushed stays for an hour"
+    assert [board.content(one.id) is None for one in (chosen[0], chosen[50])] == [True, False]
+    assert claim.beat(board, held).claim == on.refs()[names.claim("a")]
+    assert states(board) == {"a": "claimed"}
+
+
+def test_threads_share_a_board(shared: Opener) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    on = shared()
+    board = on.board
+    tasks.add(board, [task(f"t{n}") for n in range(6)], ACTOR)
+    held = {n: take(board, f"t{n}") for n in range(3)}
+
+    def work(n: int) -> str:
+        if n < 3:
+            return claim.beat(board, held[n]).claim
+        board._contents.clear()
+        return str(sorted(states(board).values()))
+
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(work, range(6)))
+    refs = on.refs()
+    assert found[:3] == [refs[names.claim(f"t{n}")] for n in range(3)]
+    assert set(found[3:]) == {str(["claimed"] * 3 + ["ready"] * 3)}
 
 
 LOOKER = """

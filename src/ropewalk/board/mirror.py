@@ -7,6 +7,7 @@ makes it anew by one fetch. All processes of a host share it.
 from __future__ import annotations
 
 import os
+from _thread import allocate_lock
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
@@ -65,6 +66,7 @@ class Mirror:
         self._lock = WriterLock(os.path.join(folder, "fetch.lock"), "the lock of the board's mirror")
         self._loose = LooseStore(os.path.join(self.path, "objects"))
         self._child: ObjectChild | None = None
+        self._asking = allocate_lock()
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
         except OSError as error:
@@ -94,32 +96,33 @@ class Mirror:
         wanted = {name: at for name, at in known.branches.items() if now - at < _DAY and at <= now}
         wanted |= dict.fromkeys(self.branches, now)
         made = _Fetched(clock.boot_id(), clock.monotonic(), wanted)
+        # a pattern that finds nothing is no error, a name that is not there would be one
+        heads = [f"+{names.HEADS}{name}*:{names.HEADS}{name}*" for name in sorted(wanted)]
         try:
-            try:
-                self._make()
-                self._transfer(wanted)
-            except RopewalkError as error:
-                if not self._own_fault(error):
-                    raise
-                self.remove()
-                self._make()
-                self._transfer(wanted)
+            self._transfer(f"+{names.ROOT}*:{names.ROOT}*", f"^{names.LOG}", *heads)
+            self._tidy()
         except (RemoteError, NotFoundError) as error:
             made.failed = (error.code, error.message, error.hint, error.details)
         _write(self._state, msgspec.json.encode(made))
         return made
 
-    def _transfer(self, branches: Iterable[str]) -> None:
-        # a pattern that finds nothing is no error, a name that is not there would be one
-        heads = [f"+{names.HEADS}{name}*:{names.HEADS}{name}*" for name in sorted(branches)]
-        self._call_fetch("--prune", words=[f"+{names.ROOT}*:{names.ROOT}*", f"^{names.LOG}", *heads])
-        self._tidy()
+    def _transfer(self, *words: str) -> None:
+        """Fetches refs into the mirror; one that is damaged or in a dead process's way is made anew first."""
+        self._make()
+        try:
+            self._call(words)
+        except RopewalkError as error:
+            if not self._own_fault(error):
+                raise
+            self.remove()
+            self._make()
+            self._call(words)
 
-    def _call_fetch(self, *options: str, words: Sequence[str]) -> None:
+    def _call(self, words: Sequence[str]) -> None:
         transport.call(
             self.path, self.there, "-c", "core.fsync=none", "-c", "protocol.version=2", "-c", "fetch.unpackLimit=200",
             "-c", "fetch.writeCommitGraph=false", "-c", "core.hooksPath=/dev/null", "fetch", "--quiet", "--no-tags",
-            "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules", *options,
+            "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules", "--prune",
             *transport.upload_pack(self.there), "--", self.there.address, *words, wait=self.wait, tied=True,
         )  # fmt: skip
 
@@ -127,9 +130,7 @@ class Mirror:
         """Gives what the server's `refs/swarm/log` points to, and fetches all that it holds."""
         self._lock.acquire(_LOCK_SECONDS, patient=True)
         try:
-            self._make()
-            # a pattern, because a name that is not there would be an error
-            self._call_fetch("--prune", words=[f"+{names.LOG}*:{_LOG}*"])
+            self._transfer(f"+{names.LOG}*:{_LOG}*")
             return self._git("for-each-ref", "--format=%(objectname)", _LOG).text() or None
         finally:
             self._lock.release()
@@ -193,7 +194,8 @@ class Mirror:
         """Takes the repository away; the next look makes it anew."""
         import shutil
 
-        self._drop_child()
+        with self._asking:
+            self._drop_child()
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _tidy(self) -> None:
@@ -202,7 +204,7 @@ class Mirror:
             self._git("pack-refs", "--all")
         if _count(os.path.join(self.path, "objects", "17")) > _LOOSE:
             # an hour, because another process may have written what it is about to push
-            self._git("-c", "core.fsync=none", "repack", "-a", "-d", "-q", "--keep-unreachable")
+            self._git("-c", "core.fsync=none", "repack", "-A", "-d", "-q", "--unpack-unreachable=1.hour.ago")
             self._git("prune", "--expire=1.hour.ago")
 
     def _git(self, *args: str, stdin: bytes | None = None, ok: Sequence[int] = (0,)) -> Done:
@@ -234,36 +236,33 @@ class Mirror:
                     return [found[1] if found[0] == "commit" else None]
             except Damaged:
                 pass
-        for _ in range(2):
-            child = self._open_child()
-            if child is None:
-                break
-            try:
-                return [one[1] if one is not None and one[0] == "commit" else None for one in child.ask(ids)]
-            except BrokenPipeError:
-                self._drop_child()
-        return [None] * len(ids)
+        return [one[1] if one is not None and one[0] == "commit" else None for one in self._ask(ids)]
 
     def raw(self, oid: str) -> tuple[str, bytes] | None:
         """Gives (kind, content) of any object, None for what is not there."""
-        for _ in range(2):
-            child = self._open_child()
-            if child is None:
-                break
-            try:
-                return child.ask([oid])[0]
-            except BrokenPipeError:
-                self._drop_child()
-        return None
+        return self._ask([oid])[0]
 
     def has(self, ids: Collection[str]) -> set[str]:
         """Gives those objects that are in the mirror."""
-        try:
+        with self._asking:
             child = self._open_child()
-            return set() if child is None else {oid for oid in ids if child.header(oid) is not None}
-        except BrokenPipeError:
-            self._drop_child()
-            return set()
+            try:
+                return set() if child is None else {oid for oid in ids if child.header(oid) is not None}
+            except BrokenPipeError:
+                self._drop_child()
+                return set()
+
+    def _ask(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
+        with self._asking:
+            for _ in range(2):
+                child = self._open_child()
+                if child is None:
+                    break
+                try:
+                    return child.ask(ids)
+                except BrokenPipeError:
+                    self._drop_child()
+        return [None] * len(ids)
 
     def on_line(self, commits: Collection[str], head: str) -> set[str]:
         """Gives those commits that are a head or its ancestors, by one rev-list; what is not there is on no line."""
@@ -287,7 +286,8 @@ class Mirror:
 
     def close(self) -> None:
         """Lets go of the child that reads objects."""
-        self._drop_child()
+        with self._asking:
+            self._drop_child()
 
 
 def _count(folder: str) -> int:

@@ -114,8 +114,8 @@ class _Probe:
         """Runs all trials, and removes what they made."""
         board = self.board
         protocol = _protocol(board)
-        head = board.ref(self.target)
         board.refresh()
+        head = board.ref(self.target)
         create = replace = delete = atomic = branches = target_push = None
         try:
             one, two = now_object("probe 1"), now_object("probe 2")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from _thread import allocate_lock
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -49,7 +50,7 @@ class _Said(NamedTuple):
 class RemoteBoard:
     """Is the board at an address that git knows: a path, or a URL. Nothing is contacted before the first look.
 
-    `folder` is what this host keeps of the board; all of its processes name the same.
+    `folder` is what this host keeps of the board; all of its processes name the same. Threads may share it.
     """
 
     def __init__(self, address: str, folder: str, *, wait: float = transport.WAIT) -> None:
@@ -65,13 +66,16 @@ class RemoteBoard:
         self._refs: dict[str, str] | None = None
         self._sorted: list[str] | None = None
         self._contents: dict[str, bytes] = {}
-        self._lines: dict[str, tuple[set[str], set[str]]] = {}
+        self._lines: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+        self._noting = allocate_lock()
 
     # looks
 
     def refresh(self) -> None:
         """Looks at the server again."""
-        self._refs, self._sorted = self.mirror.fetch(), None
+        refs = self.mirror.fetch()
+        with self._noting:
+            self._refs, self._sorted = refs, None
 
     @property
     def _seen(self) -> dict[str, str]:
@@ -91,9 +95,11 @@ class RemoteBoard:
         from bisect import bisect_left
 
         refs = self._seen
-        if self._sorted is None:
-            self._sorted = sorted(refs)
-        listed = self._sorted
+        with self._noting:
+            refs = self._refs if self._refs is not None else refs
+            if self._sorted is None:
+                self._sorted = sorted(refs)
+            listed = self._sorted
         found = []
         for at in range(bisect_left(listed, prefix), len(listed)):
             if not listed[at].startswith(prefix):
@@ -131,13 +137,13 @@ class RemoteBoard:
         self._contents |= {oid: content for oid, content in zip(missing, found, strict=True) if content is not None}
 
     def on_target(self, commits: Collection[str], head: str) -> set[str]:
-        """Gives those commits that are a head or its ancestors; all returns are asked about in one git process."""
-        known, found = self._lines.get(head, (set(), set()))
-        if not known.issuperset(commits):
-            known = {*known, *commits, *(oid for _, oid in self.below(names.RETURNS))}
-            found = self.mirror.on_line(known, head)
+        """Gives those commits that are a head or its ancestors; what is not known yet costs one git process."""
+        known, found = self._lines.get(head, (frozenset(), frozenset()))
+        new = set(commits) - known
+        if new:
+            known, found = known | new, found | self.mirror.on_line(new, head)
             self._lines = {head: (known, found), **{k: v for k, v in list(self._lines.items())[:3] if k != head}}
-        return found & set(commits)
+        return set(found & set(commits))
 
     def lend(self, objects: str) -> None:
         """Lets pushes send what is in another repository too; `objects` is its folder of objects."""
@@ -259,16 +265,17 @@ class RemoteBoard:
 
     def _note(self, step: Step) -> None:
         """Shows what a push did, without another look."""
-        self._contents |= {one.id: one.content for one in step.objects}
-        if self._refs is None:
-            return
-        refs = dict(self._refs)
-        for move in step.moves:
-            if move.new is None:
-                refs.pop(move.name, None)
-            else:
-                refs[move.name] = move.new
-        self._refs, self._sorted = refs, None
+        self._contents |= {one.id: one.content for one in step.objects if one.kind == "commit"}
+        with self._noting:
+            if self._refs is None:
+                return
+            refs = dict(self._refs)
+            for move in step.moves:
+                if move.new is None:
+                    refs.pop(move.name, None)
+                else:
+                    refs[move.name] = move.new
+            self._refs, self._sorted = refs, None
 
     def beat(self, claims: Mapping[str, str], actor: str) -> dict[str, str | None]:
         """Gives each claim a new object with its count of beats, all in one push that is not atomic.
