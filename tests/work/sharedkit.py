@@ -34,6 +34,7 @@ from ropewalk.store.store import Store
 from storekit import STOCK, put, stock
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+HOSTS = ("one", "two")
 LOGGED = 'tree=$(git rev-parse "HEAD^{tree}"); '
 
 
@@ -51,6 +52,8 @@ class Shared:
             board = self.board("maker")
             tasks.init(board, "test/maker", mixed=False)
             board.close()
+            for host in HOSTS:
+                layout.create(str(folder / f"{host}-store"), f"test-{host}", host, "main")
 
     def git(self, *args: str, ok: bool = True) -> str:
         """Runs stock git on the board's repository."""
@@ -69,7 +72,8 @@ class Shared:
             if head:
                 git("read-tree", head)
             for path, text in files.items():
-                git("update-index", "--add", "--cacheinfo", f"100644,{git('hash-object', '-w', '--stdin', stdin=text)},{path}")
+                blob = git("hash-object", "-w", "--stdin", stdin=text)
+                git("update-index", "--add", "--cacheinfo", f"100644,{blob},{path}")
             commit = git("commit-tree", git("write-tree"), *(["-p", head] if head else []), "-m", "by hand")
             moved = subprocess.run(
                 ["git", "update-ref", "refs/heads/main", commit, head or "0" * 40], env=env, capture_output=True
@@ -85,10 +89,7 @@ class Shared:
 
     def store(self, host: str = "one") -> Store:
         """Opens a host's store."""
-        root = self.folder / f"{host}-store"
-        if not root.exists():
-            layout.create(str(root), f"test-{host}", host, "main")
-        return Store(str(root), lock_wait=60)
+        return Store(str(self.folder / f"{host}-store"), lock_wait=60)
 
     def add(self, *ids: str, check: str | None = None, **more: Any) -> None:
         """Adds tasks; their check logs the tree that it passed on."""
@@ -241,8 +242,9 @@ def _main(folder: str, address: str, name: str, host: str, *given: str) -> None:
         change = worker.change(task, {path: text} if path else None)
         began = time.monotonic()
         result = worker.land(task, change=change)
+        seconds = round(time.monotonic() - began, 2)
         said = {"task": task, "how": result.how, "commit": result.commit, "words": result.words[:300],
-                "seconds": round(time.monotonic() - began, 2), "events": [kind for kind, _ in worker.events]}  # fmt: skip
+                "seconds": seconds, "events": [kind for kind, _ in worker.events]}  # fmt: skip
         print(msgspec.json.encode(said).decode(), flush=True)
     worker.close()
 

@@ -80,6 +80,7 @@ class Holder:
         self.board, self.store, self.lease, self.mine, self.own = board, store, held, mine, own
         self.settings = settings
         self.branch = names.branch(held.target)
+        self.is_over = False
         self._beaten = clock.monotonic()
         self._command = drive.orders([*SHELL, "true"], 1.0, settings.checks, policy=setup.policy_of(store))
         self._number = 0
@@ -89,7 +90,7 @@ class Holder:
         board = self.board
         board.lend(os.path.join(self.store.layout.repo, "objects"))
         self._sweep()
-        while not self._ends():
+        while not self.is_over and not self._ends():
             board.refresh()
             if not lease.is_held(board, self.lease):
                 raise lease.lost(self.lease)
@@ -186,13 +187,16 @@ class Holder:
     def _try(self, batch: _Batch, ready: Sequence[tuple[Entry, Outcome]]) -> bool:
         """Pushes once; says whether it was taken. `Again` when it can't be taken like this any more."""
         board = self.board
+        # the last push lets the lease go; one's own is in every batch
+        is_last = len(ready) == len(batch.left())
         new_lease, beat, made = lease.beaten(self.lease)
         try:
             moves, objects, head = self._moves(batch, ready)
         except Gone:
             raise Again from None
+        moves.append(Move(beat.name, beat.old, None) if is_last else beat)
         try:
-            board.push(Step("land", self.lease.actor, [*moves, beat], [*objects, made]))
+            board.push(Step("land", self.lease.actor, moves, objects if is_last else [*objects, made]))
         except CasMismatchError:
             board.refresh()
             if not lease.is_held(board, self.lease):
@@ -205,7 +209,7 @@ class Holder:
             if error.details.get("reason") == "rejected" and error.details.get("ref") == self.lease.target:
                 raise Protected from None
             raise
-        self.lease, self._beaten = new_lease, clock.monotonic()
+        self.lease, self._beaten, self.is_over = new_lease, clock.monotonic(), is_last
         batch.pushed(ready, head)
         landed = [entry.task for entry, outcome in ready if isinstance(outcome.result, Landed)]
         self.settings.tell("landing_pushed", target=self.lease.target, tasks=landed, head=head)

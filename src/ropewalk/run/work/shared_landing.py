@@ -7,6 +7,7 @@ because a check on a head that another moves meanwhile has to be run again, and 
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 
@@ -26,6 +27,7 @@ from ropewalk.store.store import Store
 _TICK = 0.1
 _FIRST_POLL, _LAST_POLL, _SLOWER = 0.5, 5.0, 1.3
 _OUTAGE_SECONDS = 300.0
+_TRIES = 20
 _PASSING = ("unreachable", "broken_off", "silent", "failed", "locked")
 """Are the reasons of a server that may be gone the next time."""
 
@@ -93,13 +95,13 @@ class _Wait:
     def run(self) -> Result:
         """Puts the change into the queue and waits for what becomes of it, landing for all when it is its turn."""
         board, change = self.board, self.change
-        if (before := self._ended()) is not None:
+        if (before := self._sure(self._ended)) is not None:
             return before
         tree = self.store.objects.commit(change.change).tree
         wanted = Wanted(change.change, tree, change.base, change.command, change.seconds, change.outcome)
         self.store.flush()
         self.store.expose()
-        board.lend(f"{self.store.layout.repo}/objects")
+        board.lend(os.path.join(self.store.layout.repo, "objects"))
         try:
             with self.lease.still() as held:
                 entry, held = queue.put(board, held, wanted)
@@ -111,16 +113,23 @@ class _Wait:
 
     def _wait(self, entry: Entry) -> Result:
         since: float | None = None
+        lost = 0
         while True:
             try:
                 self.board.refresh()
-                since = None
-                if (done := self._outcome(entry)) is not None:
+                if (done := self._sure(lambda: self._outcome(entry))) is not None:
                     return done
                 if self.lease.stop.is_set():
-                    return self._leave(entry)
-                if self._serve(entry):
+                    if self._leave():
+                        return Result("stopped")
+                    # it landed a moment ago, which the next look tells; or the claim was changed by who knows whom
+                    lost += 1
+                    if lost > _TRIES:
+                        return Result("fenced", words=f"{entry.task} is not claimed as {entry.attempt} left it")
+                elif self._serve(entry):
+                    since = None
                     continue
+                since = None
             except RemoteError as error:
                 now = clock.monotonic()
                 since = since or now
@@ -139,18 +148,32 @@ class _Wait:
             self.lease.stop.wait(min(left, _TICK))
 
     def _ended(self) -> Result | None:
-        """Gives how the attempt ended, where the board says that it did."""
+        """Gives how the attempt ended, where the board says that it did.
+
+        A server's refs are listed while a push moves them one after the other, so a claim may be seen closed before
+        its verdict is there.
+        """
         held = self.lease.held
         text = words(self.board, names.verdict(held.task.id))
         verdict = wire.read_verdict(text) if text is not None else None
         if verdict is not None and verdict.attempt == held.attempt:
             commit = self.board.ref(names.returned(held.task.id)) or ""
-            how = "pending" if verdict.values.get("landed") == "pending" else "landed"
-            return Result("pending" if how == "pending" else "landed", commit, verdict.values.get("tree", ""))
-        if queue.holder_of(self.board, held.task.id) != held.attempt:
-            self.lease.lose()
+            pending = verdict.values.get("landed") == "pending"
+            return Result("pending" if pending else "landed", commit, verdict.values.get("tree", ""))
+        claim = wire.read_claim(words(self.board, names.claim(held.task.id)) or "")
+        if claim is None or claim.attempt != held.attempt:
             return Result("fenced", words=f"{held.task.id} is not claimed by {held.attempt} any more")
         return None
+
+    def _sure(self, look: Callable[[], Result | None]) -> Result | None:
+        """Gives what a look at the board says became of the change; a loss is believed when a second one says so."""
+        done = look()
+        if done is not None and done.how in ("fenced", "retry"):
+            self.board.refresh()
+            done = look()
+        if done is not None and done.how == "fenced":
+            self.lease.lose()
+        return done
 
     def _outcome(self, entry: Entry) -> Result | None:
         """Gives what became of the change, where that stands."""
@@ -158,25 +181,26 @@ class _Wait:
             return ended
         told = queue.result(self.board, entry)
         if told is None:
-            if self.board.ref(entry.ref) == entry.id:
+            closed = queue.holder_of(self.board, entry.task) is None
+            if closed or self.board.ref(entry.ref) == entry.id:
                 return None
             return Result("retry", words="its place in the landing queue is gone")
-        if (left := self._leave(entry)).how != "stopped":
-            return left
+        if not self._leave():
+            return None
         if told.state == "protected":
             self.protected.add(self.target)
             return shared_pending.land(self.board, self.store, self.change, self.settings.jobs)
         facts = {name: value for name, value in told.facts.items() if name in Result._fields and name != "how"}
         return Result(told.state, **facts)  # type: ignore[arg-type]
 
-    def _leave(self, entry: Entry) -> Result:
-        """Takes the change out of the queue; it may have landed just before."""
+    def _leave(self) -> bool:
+        """Takes the change out of the queue, or what is told of it; says whether the claim still stood."""
         try:
             with self.lease.still() as held:
                 self.lease.set(queue.leave(self.board, held))
-            return Result("stopped")
-        except FencedError as error:
-            return self._ended() or Result("fenced", words=error.message)
+            return True
+        except FencedError:
+            return False
 
     def _serve(self, entry: Entry) -> bool:
         """Lands for all when the lease is to be had; says whether it did."""
@@ -209,6 +233,8 @@ class _Wait:
         return True
 
     def _release(self, serving: Holder) -> None:
+        if serving.is_over:
+            return
         try:
             leases.release(self.board, serving.lease)
         except RemoteError:
