@@ -215,8 +215,9 @@ def _project(store: Store, shown: Shown, rows: list[tuple[str, str | None, int]]
     number = 0
     _free_packed_refs(repo)
     top = max([shown.op, *(op for _, _, op in rows)])
-    # removals first, so that `a/b` may take the place of `a` (A31)
-    for name, target, _ in sorted(rows, key=lambda row: (row[1] is not None, row[0])):
+    clashing: list[tuple[str, str]] = []
+    # who reads refs while they are shown must find what moved in both places rather than in none (F15)
+    for name, target, _ in sorted(rows, key=lambda row: (row[1] is None, row[0])):
         if os.path.exists(f"{repo}/{name}.lock"):
             waiting.append(name)
             warnings.append(f"{name} is locked by a git process; repo.git shows its new value later")
@@ -236,10 +237,11 @@ def _project(store: Store, shown: Shown, rows: list[tuple[str, str | None, int]]
             if not _remove(repo, name):
                 waiting.append(name)
                 warnings.append(f"packed-refs is locked by a git process; repo.git shows {name} until later")
-            continue
-        try:
-            _put(repo, name, target)
-        except (IsADirectoryError, NotADirectoryError, FileExistsError):
+        elif not _placed(repo, name, target):
+            clashing.append((name, target))
+    for name, target in clashing:
+        # the place of `a` is free for `a/b` once `a` is removed (A31)
+        if not _placed(repo, name, target):
             waiting.append(name)
             warnings.append(f"{name} clashes with a ref in repo.git; it is shown there later")
     _note(store, Shown(top, tuple(waiting), shown.seq))
@@ -316,6 +318,15 @@ def _put(repo: str, name: str, target: str) -> None:
     except BaseException:
         os.unlink(part)
         raise
+
+
+def _placed(repo: str, name: str, target: str) -> bool:
+    """Writes a ref; gives False when another has its place as a folder, or as a file."""
+    try:
+        _put(repo, name, target)
+    except (IsADirectoryError, NotADirectoryError, FileExistsError):
+        return False
+    return True
 
 
 def _keep(repo: str, name: str, value: str) -> None:
