@@ -1,7 +1,8 @@
 """A worker as a process of its own: `python -m tests.work.driver STORE JSON` prints its events and its report as lines.
 
 The JSON names options of the worker; `command` is the agent's command line, without it the scripted agent works.
-`beat` sets the seconds between heartbeats, `die_at` an event at which the process kills itself.
+`beat` sets the seconds between heartbeats, `die_at` an event at which the process kills itself. `remote` is the
+address of a board on a git server, and `cache` what this host keeps of it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 
 from ropewalk.board.local import LocalBoard
+from ropewalk.board.remote import RemoteBoard
 from ropewalk.core.errors import RopewalkError
 from ropewalk.lane.harness.base import Harness
 from ropewalk.lane.harness.command import CommandHarness
@@ -21,13 +23,16 @@ from ropewalk.lane.harness.scripted import ScriptedHarness
 from ropewalk.run.interrupts import Interrupts
 from ropewalk.run.work.loop import work
 from ropewalk.run.work.options import Options
+from ropewalk.run.work.shared_landing import SharedLanding
 from ropewalk.store.store import Store
 
 
 def main() -> int:
     """Works, and gives the report's exit code."""
     root, asked = sys.argv[1], msgspec.json.decode(sys.argv[2], type=dict[str, Any])
-    command, beat, die_at = (asked.pop(name, None) for name in ("command", "beat", "die_at"))
+    command, beat, die_at, remote, cache = (
+        asked.pop(name, None) for name in ("command", "beat", "die_at", "remote", "cache")
+    )
     harness: Harness = ScriptedHarness() if command is None else CommandHarness(command, os.environ["PATH"])
 
     def emit(kind: str, **facts: object) -> None:
@@ -38,7 +43,10 @@ def main() -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with Store(root) as store, Interrupts() as interrupts:
-        board = LocalBoard(store)
+        board: LocalBoard | RemoteBoard = LocalBoard(store) if remote is None else RemoteBoard(remote, cache)
+        if remote is not None:
+            asked["another"] = lambda store: RemoteBoard(remote, cache)
+            asked["landing"] = SharedLanding()
         board.beat_seconds = beat or board.beat_seconds
         try:
             report = work(

@@ -103,8 +103,12 @@ class WorkKit(BoardKit):
 
     def __init__(self, folder: Path, *, mixed: bool = False) -> None:
         super().__init__(folder / "store", mixed=mixed)
+        self._prepare(folder)
+
+    def _prepare(self, folder: Path) -> None:
         self.folder = folder
         self.data = folder / "data"
+        self.more: dict[str, Any] = {}
         self.agent = folder / "agent"
         self.agent.write_text(_AGENT)
         self.agent.chmod(0o755)
@@ -116,15 +120,20 @@ class WorkKit(BoardKit):
         asked: dict[str, Any] = {"worker": worker, "data_home": str(self.data), "command": str(self.agent), **options}
         if scripted:
             del asked["command"]
+        asked.update(self.more)
         asked.setdefault("until_empty", True)
         errors = self.folder / f"errors-{len(self.started)}"
         with open(errors, "wb") as file:
             child = subprocess.Popen(
-                [sys.executable, "-m", "tests.work.driver", self.kit.root, msgspec.json.encode(asked).decode()],
+                [sys.executable, "-m", "tests.work.driver", self.root(worker), msgspec.json.encode(asked).decode()],
                 cwd=ROOT, env=child_env(**(env or {})), stdout=subprocess.PIPE, stderr=file,
             )  # fmt: skip
         self.started.append(Process(child, errors))
         return self.started[-1]
+
+    def root(self, worker: str) -> str:
+        """Gives the store in which a worker makes its workspaces."""
+        return self.kit.root
 
     def work(self, worker: str = "w1", *, exit: int = 0, **options: Any) -> Process:
         """Runs a worker to its end."""
@@ -156,8 +165,7 @@ class WorkKit(BoardKit):
 
     def leftovers(self) -> list[str]:
         """Gives what is left of attempts on disk and among processes."""
-        home = self.data / "ropewalk" / self.kit.store.format.id
-        found = [str(path) for part in ("ws", "work", "checks") for path in (home / part).glob("*")]
+        found = [str(path) for part in ("ws", "work", "checks") for path in self.data.glob(f"ropewalk/*/{part}/*")]
         for pid in os.listdir("/proc"):
             if pid.isdigit() and _is_lane(pid, str(self.data)):
                 found.append(f"process {pid}")

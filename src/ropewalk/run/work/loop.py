@@ -17,13 +17,11 @@ from ropewalk.board.state import Status
 from ropewalk.board.wire import Outcome
 from ropewalk.core import clock
 from ropewalk.core.errors import (
-    BusyError,
-    CasMismatchError,
     ClaimedError,
     FencedError,
     InvalidError,
-    RemoteError,
     RopewalkError,
+    StoreCorruptError,
     UnsupportedError,
 )
 from ropewalk.lane.supervise import sweep
@@ -188,9 +186,9 @@ class _Loop:
             state.law(self.board)
             self._settle_kept()
             status = self._next()
-        except UnsupportedError as error:
+        except (UnsupportedError, StoreCorruptError, InvalidError) as error:
             return "gave_up", f"{error.code} {error.message}"
-        except (RemoteError, BusyError, CasMismatchError) as error:
+        except RopewalkError as error:
             return self._outage(error)
         self._outage_since = None
         if status is None:
@@ -213,8 +211,9 @@ class _Loop:
         if ending.unreleased is not None:
             self.kept.append(ending.unreleased)
         self.failures = self.failures + 1 if ending.structural else 0
-        self.worker.tell("attempted", task=ending.end.task, att=ending.end.attempt, how=ending.end.how,
-                         reason=ending.end.reason)  # fmt: skip
+        end = ending.end
+        self.worker.tell("attempted", task=end.task, att=end.attempt, how=end.how, reason=end.reason,
+                         landed=end.landed, seconds=end.seconds)  # fmt: skip
         if self.failures >= self.options.failures:
             return "gave_up", f"{self.failures} attempts in a row failed here: {ending.structural}"
         if self.options.stop.is_set():
