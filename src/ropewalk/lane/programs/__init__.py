@@ -1,0 +1,1 @@
+"""Programs: an adapter for each agent program."""

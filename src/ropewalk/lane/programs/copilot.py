@@ -1,0 +1,80 @@
+"""GitHub's Copilot CLI, with a provider of one's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ropewalk.lane.adapter import Event, Launch, Start
+from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, part, said
+
+
+class Copilot(Program):
+    """Is `copilot --output-format json`; it tells of no tokens, so the gateway's count is the only one."""
+
+    name = "copilot"
+    family = "copilot"
+    program = "copilot"
+    install = "npm install -g @github/copilot@1.0.102"
+    tested = ("1.0.102", "1.0.102")
+    wires = ("chat",)
+    prompt_max = 4000
+
+    def launch(self, start: Start) -> Launch:
+        """Gives how it is started; its prompt is an argument, so a longer one is always a file."""
+        env = {"COPILOT_HOME": f"{start.home}/copilot", "COPILOT_AUTO_UPDATE": "false"}
+        if start.endpoint is not None:
+            env |= {
+                "COPILOT_PROVIDER_BASE_URL": start.endpoint.url + "/v1",
+                "COPILOT_PROVIDER_API_KEY": start.endpoint.token, "COPILOT_MODEL": start.model or "default",
+                "COPILOT_OFFLINE": "true",
+            }  # fmt: skip
+        text = asked(start, self.prompt_max)
+        words = [self.program, "-p", text, "--output-format",
+                 "json", "--allow-all-tools", "--allow-all-paths"]  # fmt: skip
+        if start.session:
+            words += [f"--resume={start.session}"]
+        if start.servers:
+            servers = {
+                one.name: {"type": "http", "url": one.url, "headers": dict(one.headers), "tools": ["*"]}
+                for one in start.servers
+            }
+            words += ["--additional-mcp-config", msgspec.json.encode({"mcpServers": servers}).decode()]
+        return Launch(words, env)
+
+    def reader(self) -> Reader:
+        """Gives a reader for one run."""
+        return Reader()
+
+
+class Reader(JsonReader):
+    """Reads its stream; `result.exitCode` decides."""
+
+    def event(self, found: dict[str, Any]) -> list[Event]:
+        """Gives what an object says."""
+        kind, data = found.get("type"), found.get("data") or {}
+        if kind == "session.start":
+            self.session = str(part(data, "sessionId") or "") or None
+            return [said("started", session=self.session)]
+        if kind == "assistant.turn_start":
+            self.turns += 1
+        elif kind == "assistant.message":
+            text = str(part(data, "content") or "")
+            if text:
+                self.text = text
+                return [said("message", text=text[:LINE])]
+        elif kind == "tool.execution_start":
+            given = part(data, "arguments") or {}
+            return [said("tool", name=part(data, "toolName"), id=part(data, "toolCallId"), path=part(given, "path"),
+                         command=part(given, "command"))]  # fmt: skip
+        elif kind == "tool.execution_complete":
+            return [said("tool_end", id=part(data, "toolCallId"), ok=bool(part(data, "success")))]
+        elif kind == "session.error":
+            status = part(data, "statusCode")
+            return [self.fail(str(part(data, "message") or ""), status if isinstance(status, int) else None)]
+        elif kind == "result":
+            self.done, self.failed = True, found.get("exitCode") != 0
+            self.session = str(found.get("sessionId") or "") or self.session
+            return [said("result", ok=not self.failed, text=self.text[:LINE])]
+        return []
