@@ -171,7 +171,9 @@ def _done(board: Board) -> list[str]:
         elif board.field(verdict, "already") != "satisfied":
             if not board.changes(returned):
                 found.append(f"{task}: its return {returned} changes nothing")
-            if _is_ours(board, claim) and attempt not in {o.attempt for o in board.landings(target)}:
+            # what others merged may have lost its trailers on the way
+            merged = bool(board.field(verdict, "branch"))
+            if _is_ours(board, claim) and not merged and attempt not in {o.attempt for o in board.landings(target)}:
                 found.append(f"{task}: no commit on {target} is of {attempt}")
     for task in returns.keys() - _verdicts(board).keys():
         if _is_ours(board, claims.get(task)):
@@ -248,12 +250,13 @@ def _archives(board: Board) -> list[str]:
 
 
 def _index(board: Board) -> list[str]:
-    """The index of open tasks has those that have no verdict, and each with its spec.
+    """The index of open tasks has those that have no verdict, or wait to be merged by others, and each with its spec.
 
     Where flockwork's workers may run it can lag behind them: a task that they added or closed is no break.
     """
     found = []
-    tasks, opened, verdicts, claims = _tasks(board), board.below("open"), _verdicts(board), board.below("claims")
+    tasks, opened, claims = _tasks(board), board.below("open"), board.below("claims")
+    verdicts = {task: oid for task, oid in _verdicts(board).items() if board.field(oid, "landed") != "pending"}
     for task, spec in opened.items():
         if task not in tasks:
             found.append(f"{task}: the index has it, and there is no such task")

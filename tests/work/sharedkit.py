@@ -119,7 +119,8 @@ class Shared:
 
     def lawful(self, *, everything_checked: bool = True) -> None:
         """Checks the board's laws by git alone, and that the tree of each landed commit passed the check."""
-        assert invariants.broken(str(self.bare)) == []
+        broken = invariants.broken(str(self.bare))
+        assert not broken, broken
         names_ = self.landed()
         assert len(names_) == len(set(names_)), "a task landed twice"
         if everything_checked:

@@ -133,7 +133,7 @@ def test_F28_a_server_that_was_set_back_refuses_the_push_that_rests_on_what_it_l
 
 
 def stopped_holder_wakes(shared: Shared, **env: str) -> None:
-    """Has a holder sleep past its lease in its check, another attempt land the task meanwhile, and the first wake up."""
+    """Has a holder sleep past its lease while it checks, another attempt land the task, and the first wake up."""
     gate = shared.folder / "gate"
     shared.add("a", check=gated(shared, gate))
     first = start(shared, "w1", "a", **env)
@@ -164,5 +164,3 @@ def stopped_holder_wakes(shared: Shared, **env: str) -> None:
 
 def test_a_holder_that_slept_past_its_lease_is_refused_on_a_path(shared: Shared) -> None:
     stopped_holder_wakes(shared)
-
-

@@ -6,7 +6,7 @@ import os
 
 import msgspec
 
-from ropewalk.board import claim, names, state, wire
+from ropewalk.board import claim, names, probe, state, wire
 from ropewalk.board.base import Step, now_object
 from ropewalk.board.remote import RemoteBoard
 from ropewalk.board.state import Status
@@ -26,8 +26,9 @@ BRANCHES = "ropewalk/"
 
 
 def is_protected(board: RemoteBoard, target: str) -> bool:
-    """Says whether a probe of the board found that nobody may push a target."""
-    return False
+    """Says whether the last probe of the board on this host found that nobody may push a target."""
+    known = probe.remembered(board, target)
+    return known is not None and known.landing == "pr"
 
 
 def land(board: RemoteBoard, store: Store, change: Change, jobs: int) -> Result:
