@@ -96,7 +96,7 @@ def audit(board: Board, only: Collection[str] = (), *, found: Scan | None = None
     Nothing is written. Costs one listing, a batch of objects, and a walk of each target that something landed on.
     """
     seen = found or scan(board)
-    look = _Look(seen, state.look(board, everything=True))
+    look = _Look(seen, state.look(seen.board, everything=True))
     findings = list(look.findings())
     wanted = set(only)
     tasks = {task: look.row(task) for task in sorted(wanted or look.statuses)}

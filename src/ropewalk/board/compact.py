@@ -170,10 +170,14 @@ def _refs(board: Board) -> dict[str, dict[str, str]]:
 def _by_task(refs: Iterable[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name in refs:
-        rest = name[len(names.ARCHIVE) :].partition("/")[2] if name.startswith(names.ARCHIVE) else ""
-        task = rest or name[len(names.ROOT) :].partition("/")[2]
-        found.setdefault(task.partition("@")[0], []).append(name)
+        found.setdefault(task_of(name), []).append(name)
     return found
+
+
+def task_of(ref: str) -> str:
+    """Gives the task that a ref below `refs/swarm/` is of."""
+    rest = ref[len(names.ARCHIVE) :].partition("/")[2] if ref.startswith(names.ARCHIVE) else ""
+    return (rest or ref[len(names.ROOT) :].partition("/")[2]).partition("@")[0]
 
 
 # the chain's objects

@@ -67,7 +67,7 @@ def debug(board: Board, task: str, *, found: Scan | None = None) -> Story:
     as the lives of the task say, and within a life as their objects' dates do, which come from several clocks.
     """
     seen = found or scan(board)
-    status = state.need(board, task)
+    status = state.need(seen.board, task)
     archived = sorted(
         f"{names.ARCHIVE}{kind}/{task}@{marker}"
         for kind in names.ARCHIVED.values()

@@ -31,7 +31,7 @@ from ropewalk.core.process import Done, ObjectChild, git, git_env, git_program, 
 from ropewalk.remote import transport
 from ropewalk.remote.transport import Place
 from ropewalk.store.lock import WriterLock
-from ropewalk.store.loose import Damaged, LooseStore
+from ropewalk.store.loose import Damaged, LooseStore, object_id
 
 _LOG = "refs/ropewalk/log"
 """Is where the mirror has the compacted history, apart from what a look prunes."""
@@ -131,7 +131,11 @@ class Mirror:
         self._lock.acquire(_LOCK_SECONDS, patient=True)
         try:
             self._transfer(f"+{names.LOG}*:{_LOG}*")
-            return self._git("for-each-ref", "--format=%(objectname)", _LOG).text() or None
+            # the child that reads objects knows names too
+            found = self.raw(_LOG)
+            if found is None and os.path.exists(os.path.join(self.path, _LOG)):
+                return self._git("for-each-ref", "--format=%(objectname)", _LOG).text() or None
+            return object_id(*found) if found is not None else None
         finally:
             self._lock.release()
 

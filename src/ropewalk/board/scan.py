@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from calendar import timegm
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from time import strptime
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ropewalk.board import names, wire
 from ropewalk.board.base import Board
+from ropewalk.board.compact import history, task_of
 from ropewalk.board.wire import Claim, Verdict
 
 
@@ -93,9 +94,40 @@ class Scan:
         return None if text is None else wire.read_verdict(text)
 
 
-def scan(board: Board, extra: Iterable[tuple[str, str]] = ()) -> Scan:
-    """Reads a board; `extra` are (ref, id) that are not among its refs any more, because they were compacted."""
-    refs = {**dict(extra), **dict(board.below(names.ROOT))}
+class _Whole:
+    """Is a board whose refs include those of compacted tasks; all else is the board's own."""
+
+    def __init__(self, board: Board, past: Mapping[str, str]) -> None:
+        self._board = board
+        self._past = dict(sorted(past.items()))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._board, name)
+
+    def ref(self, name: str) -> str | None:
+        """Gives what a ref points to, or pointed to."""
+        found = self._board.ref(name)
+        return found if found is not None else self._past.get(name)
+
+    def below(self, prefix: str) -> list[tuple[str, str]]:
+        """Gives (full name, id) of refs by name."""
+        past = {name: oid for name, oid in self._past.items() if name.startswith(prefix)}
+        return sorted((past | dict(self._board.below(prefix))).items())
+
+
+def whole(board: Board) -> Board:
+    """Gives a board as if nothing of it had been compacted; a task that is there anew counts as it is now."""
+    past = history(board).refs
+    if not past:
+        return board
+    there = {ref[len(kind) :] for kind in (names.SPECS, names.HELD) for ref, _ in board.below(kind)}
+    return cast(Board, _Whole(board, {ref: oid for ref, oid in past.items() if task_of(ref) not in there}))
+
+
+def scan(board: Board) -> Scan:
+    """Reads a board, with what was compacted of it."""
+    board = whole(board)
+    refs = dict(board.below(names.ROOT))
     found = Scan(board, refs)
     found.read(oid for ref, oid in refs.items() if not ref.startswith(names.OPEN) and ref != names.LOG)
     return found
