@@ -11,6 +11,7 @@ import random
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -334,7 +335,7 @@ class _Sending:
         activity = self.proxy.activities.of(self.ask.lane.lane)
         tape = self.proxy.tape(self.settings)
         parts: list[bytes] = []
-        whole = False
+        whole = hung_up = False
         try:
             iterator = answer.content.iter_any()
             while True:
@@ -360,15 +361,18 @@ class _Sending:
             if taken is not None and (left := taken.end()):
                 await response.write(left)
             whole = True
+        except ConnectionResetError:
+            hung_up = True  # the program left, with the answer or without its end
         except (aiohttp.ClientError, TimeoutError):
             self.proxy.cut += 1
         usage = reader.end()
         if tape is not None and whole:
             tape.keep(self.ask.lane.lane, self.ask.wire, self.ask.body, self.ask.lane.volatile.get(self.ask.wire, ()),
                       answer.status, _kept(answer.headers), parts)  # fmt: skip
-        self._answered(answer.status, usage, whole=whole)
+        self._answered(answer.status, usage, whole=whole or (hung_up and usage.complete))
         if whole:
-            await response.write_eof()
+            with suppress(ConnectionResetError):
+                await response.write_eof()
         elif self.request.transport is not None:
             self.request.transport.abort()  # a cut answer must not look like a whole one
         return response

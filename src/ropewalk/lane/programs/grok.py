@@ -92,6 +92,6 @@ class Reader(JsonReader):
             self.reason = "max_turns"
         usage = found.get("usage") or {}
         cached = number(part(usage, "cached_input_tokens") or part(usage, "cache_read_input_tokens"))
-        self.tokens = Tokens(max(0, number(part(usage, "input_tokens")) - cached), cached, 0,
+        self.tokens = Tokens(number(part(usage, "input_tokens")), cached, 0,
                              number(part(usage, "output_tokens")), number(part(usage, "reasoning_tokens")))  # fmt: skip
         return [said("message", text=self.text[:LINE]), said("result", ok=not self.failed, text=self.text[:LINE])]
