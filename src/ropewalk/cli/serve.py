@@ -12,6 +12,7 @@ from ropewalk.core.errors import InvalidError, UsageError, os_error
 
 USAGE = """\
 usage: rw serve [--host ADDRESS] [--port N] [--cert FILE [--key FILE]] [--read-write] [--private] [--store DIR]
+                [--board ORIGIN]...
 
 Serve the store to git over HTTP. One line of JSON says where, once it is ready.
 
@@ -20,6 +21,8 @@ Serve the store to git over HTTP. One line of JSON says where, once it is ready.
   --cert FILE      the server's certificate in PEM, with those above it: serve over HTTPS
   --key FILE       its key, where it is not in the same file
   --read-write     take pushes of those whose token has the right to it
+  --board ORIGIN   land on this board what holders of a grant hand in, after its check passed here; `.` is the
+                   store's own, and it may be given several times (rw board grant)
   --private        reading needs a token, too (always so on an address others can reach)
   --store DIR      the store's folder
 """
@@ -33,6 +36,7 @@ def run(words: list[str]) -> int:
     root, agent, rest = split_globals(words)
     given = {"--host": "127.0.0.1", "--port": "8417", "--cert": "", "--key": ""}
     switches = {"--read-write": False, "--private": False}
+    boards: list[str] = []
     while rest:
         flag, equals, value = rest.pop(0).partition("=")
         if flag in ("-h", "--help"):
@@ -40,6 +44,9 @@ def run(words: list[str]) -> int:
             return 0
         if flag in switches and not equals:
             switches[flag] = True
+        elif flag == "--board" and (equals or rest):
+            named = value if equals else rest.pop(0)
+            boards.append("" if named == "." else named)
         elif flag in given and (equals or rest):
             given[flag] = value if equals else rest.pop(0)
         else:
@@ -61,7 +68,14 @@ def run(words: list[str]) -> int:
     from ropewalk.remote.serving import Service, application
 
     private = switches["--private"] or not ipaddress.ip_address(host.split("%")[0]).is_loopback
-    app = application(Service(folder, switches["--read-write"], private))
+    hosted = None
+    if boards:
+        from ropewalk.operations import host as gate_host
+
+        # a host works for the store that it serves, whatever the working folder
+        hosted = (gate_host.PATH, lambda body: gate_host.answer(lambda: make_context(folder, agent, alone=True), boards,
+                                                                body))  # fmt: skip
+    app = application(Service(folder, switches["--read-write"], private), hosted)
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=10, **tls)
     )  # fmt: skip

@@ -14,7 +14,7 @@ import binascii
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -38,6 +38,8 @@ _SILENT = 120.0
 """Is how long a client may send nothing of what it began, or take nothing of what it asked for, in seconds."""
 _AT_ONCE = 32
 """Is how many requests git works on at once; more wait."""
+_CHECKS_AT_ONCE = 4
+_LARGEST = 1 << 20
 _PASSED = {
     "git-protocol": ("GIT_PROTOCOL", re.compile(r"version=[0-9](:[a-z0-9=.-]+){0,8}\Z")),
     "content-encoding": ("HTTP_CONTENT_ENCODING", re.compile(r"(x-)?gzip\Z")),
@@ -63,15 +65,46 @@ class Service(NamedTuple):
     private: bool = False
 
 
-def application(service: Service) -> Starlette:
-    """Gives the ASGI application; `/`, `/repo.git` and any other single name before the service are the store."""
+Host = Callable[[bytes], tuple[int, bytes]]
+"""Answers a request to land something with (HTTP status, JSON)."""
+
+
+def application(service: Service, host: tuple[str, Host] | None = None) -> Starlette:
+    """Gives the ASGI application; `/`, `/repo.git` and any other single name before the service are the store.
+
+    `host` is a path with what answers requests to land there.
+    """
 
     free = asyncio.Semaphore(_AT_ONCE)
 
     async def answer(request: Request) -> Response:
         return await _answer(service, request, free)
 
-    return Starlette(routes=[Route("/healthz", _health), Route("/{path:path}", answer, methods=["GET", "POST"])])
+    routes = [Route("/healthz", _health)]
+    if host is not None:
+        routes.append(Route(host[0], _landing(host[1]), methods=["POST"]))
+    return Starlette(routes=[*routes, Route("/{path:path}", answer, methods=["GET", "POST"])])
+
+
+def _landing(host: Host) -> Callable[[Request], Awaitable[Response]]:
+    """Gives what answers requests to land, a few at once: each runs a check."""
+    free = asyncio.Semaphore(_CHECKS_AT_ONCE)
+
+    async def answer(request: Request) -> Response:
+        body = b""
+        try:
+            async with asyncio.timeout(_SILENT):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > _LARGEST:
+                        return PlainTextResponse("The request is too large.\n", status_code=413)
+        except (ClientDisconnect, TimeoutError):
+            return PlainTextResponse("The request did not come whole.\n", status_code=408)
+        async with free:
+            status, said = await asyncio.to_thread(host, body)
+        return Response(said, status, media_type="application/json")
+
+    return answer
 
 
 async def _health(request: Request) -> Response:
