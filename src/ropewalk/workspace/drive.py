@@ -31,7 +31,7 @@ from ropewalk.workspace.queue import Entry, Failure, Wanted
 from ropewalk.workspace.speculate import Plan, Speculation, Step
 from ropewalk.workspace.verdict import Checked, Command
 
-_TICK, _LOOK_AGAIN, _IDLE = 0.02, 1.0, 0.2
+_TICK, _LONG_TICK, _LOOK_AGAIN, _IDLE = 0.02, 0.1, 1.0, 0.2
 
 
 class Orders(NamedTuple):
@@ -133,9 +133,10 @@ class _Driver:
         self.mine: dict[int, Wanted] = {}
         self.done: dict[int, Outcome] = {}
         self._pause = how.stop or threading.Event()
-        self._seen = -1
+        self._seen = self._tried = self._collected = -1
         self._stale = True
-        self._planned_at = 0.0
+        self._began = clock.monotonic()
+        self._planned_at = self._tried_at = 0.0
         self._idle_since: dict[str, float] = {}
 
     def run(self, wanted: Sequence[Wanted]) -> None:
@@ -176,10 +177,12 @@ class _Driver:
     def _turn(self) -> None:
         """Does what there is to do, or waits a moment."""
         ended = self._reap()
-        self._collect()
         now, version = clock.monotonic(), self._version()
+        if ended or self._stale or version != self._collected or now - self._planned_at > _LOOK_AGAIN:
+            self._collected = version
+            self._collect()
         if ended or self._stale or version != self._seen or now - self._planned_at > _LOOK_AGAIN:
-            slot = self._slot()
+            slot = self._slot(version, now)
             if slot is not None or self.running:
                 # what is written from here on is looked at in the next turn
                 self._planned_at, self._seen, self._stale = now, version, False
@@ -187,14 +190,19 @@ class _Driver:
             if slot is not None:
                 slot.drop(remove=False)
         if not ended and not self._stale:
-            self._pause.wait(_TICK)
+            # many that wait for long must not be a load for those who work
+            self._pause.wait(min(max(_TICK, (now - self._began) / 20), _LONG_TICK))
 
     def _version(self) -> int:
         """Gives a number that changes when another process wrote to the database; see `_stale` for one's own writes."""
         row = self.store.db.row("PRAGMA data_version")
         return int(row[0]) if row else 0
 
-    def _slot(self) -> Hold | None:
+    def _slot(self, version: int = -1, now: float = 0.0) -> Hold | None:
+        """Takes a free slot; one that waits tries again when something was written, and now and then."""
+        if version == self._tried != -1 and now - self._tried_at < _IDLE and not self.running:
+            return None
+        self._tried, self._tried_at = version, now
         for number in range(self.how.jobs):
             slot = Hold.take(os.path.join(queue.folder(self.store), f"slot-{number}"))
             if slot is not None:
