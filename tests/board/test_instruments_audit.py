@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from ropewalk.board.audit import Audit
 from ropewalk.board.base import Board, Step
 from ropewalk.board.local import LocalBoard
 from ropewalk.board.wire import Outcome
+from ropewalk.core.errors import NotFoundError
 from ropewalk.plan.task import Task
 from ropewalk.store.oplog import Move
 from storekit import put
@@ -237,7 +239,34 @@ def test_R19_some_tasks_alone(board: BoardKit) -> None:
     assert audit.audit(board.board, ["good"]).healthy
     assert list(audit.audit(board.board, ["good"]).tasks) == ["good"]
     assert not audit.audit(board.board, ["bad"]).healthy
-    assert audit.audit(board.board, ["no-such"]).tasks["no-such"].claimed is None
+    with pytest.raises(NotFoundError):
+        audit.audit(board.board, ["good", "no-such"])
+
+
+@pytest.mark.race
+def test_R19_an_audit_sees_each_task_whole_while_others_work(
+    board: BoardKit, new_board: Callable[..., BoardKit]
+) -> None:
+    listed = [f"t{number:02d}" for number in range(16)]
+    board.add(*listed)
+    other = new_board()
+
+    def work() -> None:
+        for task in listed:
+            other.done(task)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    looks = 0
+    try:
+        while worker.is_alive():
+            result = audit.audit(board.board)
+            assert result.findings == []
+            looks += 1
+    finally:
+        worker.join()
+    assert audit.audit(board.board).counts == {"done": 16}
+    assert looks > 1
 
 
 def kinds(tmp_path: Path, count: int) -> dict[str, Callable[[], Board]]:

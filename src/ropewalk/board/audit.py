@@ -16,7 +16,7 @@ from ropewalk.board.base import Board
 from ropewalk.board.scan import Scan, scan
 from ropewalk.board.state import State, Status
 from ropewalk.board.tidy import queued
-from ropewalk.core.errors import RopewalkError
+from ropewalk.core.errors import NotFoundError, RopewalkError
 from ropewalk.core.ids import EMPTY_TREE
 
 _TRAILER = re.compile(rb"^Attempt:[ \t]*(att-\S+)\s*$", re.MULTILINE)
@@ -91,7 +91,7 @@ class Audit(msgspec.Struct, frozen=True):
 
 
 def audit(board: Board, only: Collection[str] = (), *, found: Scan | None = None) -> Audit:
-    """Looks at a whole board; with `only`, says what is so of some tasks.
+    """Looks at a whole board; with `only`, says what is so of some tasks, `E_NOT_FOUND` for one that is not there.
 
     Nothing is written. Costs one listing, a batch of objects, and a walk of each target that something landed on.
     """
@@ -99,6 +99,9 @@ def audit(board: Board, only: Collection[str] = (), *, found: Scan | None = None
     look = _Look(seen, state.look(seen.board, everything=True))
     findings = list(look.findings())
     wanted = set(only)
+    for task in wanted - look.statuses.keys():
+        if not any(kind + task in seen.refs for kind in (names.CLAIMS, names.RETURNS, names.VERDICTS)):
+            raise NotFoundError(f"the board has no task {task!r}", hint="`rw task list` shows the tasks", task=task)
     tasks = {task: look.row(task) for task in sorted(wanted or look.statuses)}
     counts: dict[str, int] = {}
     for task in tasks:

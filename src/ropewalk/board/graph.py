@@ -9,7 +9,7 @@ import msgspec
 
 from ropewalk.board import state
 from ropewalk.board.base import Board
-from ropewalk.board.scan import Scan, attempts, scan, whole
+from ropewalk.board.scan import Scan, attempts, frozen, scan
 from ropewalk.board.state import State
 
 
@@ -98,7 +98,7 @@ class DependencyGraph(msgspec.Struct, frozen=True):
 
 def dependency_graph(board: Board) -> DependencyGraph:
     """Gives the graph of needs of all tasks."""
-    statuses = state.look(whole(board), everything=True)
+    statuses = state.look(frozen(board)[0], everything=True)
     nodes = [
         Node(task, one.spec.task.name, one.state, list(one.spec.task.needs)) for task, one in sorted(statuses.items())
     ]

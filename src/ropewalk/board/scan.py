@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from calendar import timegm
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from itertools import takewhile
 from time import strptime
 from typing import Any, NamedTuple, cast
 
@@ -94,41 +96,45 @@ class Scan:
         return None if text is None else wire.read_verdict(text)
 
 
-class _Whole:
-    """Is a board whose refs include those of compacted tasks; all else is the board's own."""
+class _Frozen:
+    """Is a board whose refs stay as they were listed at once, branches apart; all else is the board's own."""
 
-    def __init__(self, board: Board, past: Mapping[str, str]) -> None:
+    def __init__(self, board: Board, refs: dict[str, str]) -> None:
         self._board = board
-        self._past = dict(sorted(past.items()))
+        self._refs = refs
+        self._names = sorted(refs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._board, name)
 
     def ref(self, name: str) -> str | None:
-        """Gives what a ref points to, or pointed to."""
-        found = self._board.ref(name)
-        return found if found is not None else self._past.get(name)
+        """Gives what a ref pointed to."""
+        return self._refs.get(name) if name.startswith(names.ROOT) else self._board.ref(name)
 
     def below(self, prefix: str) -> list[tuple[str, str]]:
         """Gives (full name, id) of refs by name."""
-        past = {name: oid for name, oid in self._past.items() if name.startswith(prefix)}
-        return sorted((past | dict(self._board.below(prefix))).items())
+        if not prefix.startswith(names.ROOT):
+            return self._board.below(prefix)
+        listed = self._names[bisect_left(self._names, prefix) :]
+        return [(name, self._refs[name]) for name in takewhile(lambda name: name.startswith(prefix), listed)]
 
 
-def whole(board: Board) -> Board:
-    """Gives a board as if nothing of it had been compacted; a task that is there anew counts as it is now."""
+def frozen(board: Board) -> tuple[Board, dict[str, str]]:
+    """Gives a board as it is now, whatever happens on it meanwhile, and its refs.
+
+    What was compacted is there again, but for tasks of the same name that were added since.
+    """
     past = history(board).refs
-    if not past:
-        return board
-    there = {ref[len(kind) :] for kind in (names.SPECS, names.HELD) for ref, _ in board.below(kind)}
-    return cast(Board, _Whole(board, {ref: oid for ref, oid in past.items() if task_of(ref) not in there}))
+    refs = dict(board.below(names.ROOT))
+    there = {ref[len(kind) :] for kind in (names.SPECS, names.HELD) for ref in refs if ref.startswith(kind)}
+    refs = {ref: oid for ref, oid in past.items() if task_of(ref) not in there} | refs
+    return cast(Board, _Frozen(board, refs)), refs
 
 
 def scan(board: Board) -> Scan:
     """Reads a board, with what was compacted of it."""
-    board = whole(board)
-    refs = dict(board.below(names.ROOT))
-    found = Scan(board, refs)
+    still, refs = frozen(board)
+    found = Scan(still, refs)
     found.read(oid for ref, oid in refs.items() if not ref.startswith(names.OPEN) and ref != names.LOG)
     return found
 
