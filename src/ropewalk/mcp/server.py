@@ -53,6 +53,7 @@ class Server:
         self._make = make
         self._profile = profile
         self._context: Context | None = None
+        self._client = ""
         self._opened: tuple[int, int] | None = None
         self._tools: dict[str, Operation] = {}
         self._list: Raw | None = None
@@ -148,6 +149,9 @@ class Server:
         wanted = params.get("protocolVersion")
         if not isinstance(wanted, str):
             raise RpcError(INVALID_PARAMS, "protocolVersion must be a string", {"supported": VERSIONS})
+        client = params.get("clientInfo")
+        name = client.get("name") if isinstance(client, dict) else None
+        self._client = name[:200] if isinstance(name, str) else ""
         return {
             "protocolVersion": wanted if wanted in VERSIONS else HANDSHAKE_VERSIONS[-1],
             "capabilities": {"tools": {}},
@@ -182,6 +186,7 @@ class Server:
         else:
             # what makes or needs no store gets a context of its own, so that this server's store stays what it is
             context = self._make()
+            context.client = self._client
             try:
                 reply = envelope.answer(operation, context, arguments or {})
             finally:
@@ -189,6 +194,8 @@ class Server:
         body = reply.envelope
         if not body["ok"] and body["error"]["code"] in _REOPEN:
             self.close()
+        if operation.plain and body["ok"]:
+            return _plain(body["result"])
         text = envelope.encode(body["result"] if body["ok"] else body["error"]).decode("utf-8")
         content = [{"type": "text", "text": text}]
         content += [{"type": "text", "text": f"warning: {w}"} for w in body.get("warnings", [])]
@@ -233,6 +240,14 @@ def serve(server: Server, stdin: int, stdout: int) -> None:
         pass
     finally:
         server.close()
+
+
+def _plain(result: dict[str, Any]) -> dict[str, Any]:
+    """Gives the answer of an operation that has its own form of it: text, and data where there is some."""
+    found: dict[str, Any] = {"content": [{"type": "text", "text": result["text"]}], "isError": result["error"]}
+    if result["data"] is not None:
+        found["structuredContent"] = result["data"]
+    return found
 
 
 def _id(message: dict[str, Raw]) -> Raw:

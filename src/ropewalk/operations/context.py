@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ropewalk.core import config
-from ropewalk.core.errors import IdentityRequiredError, InvalidError
+from ropewalk.core.errors import IdentityRequiredError, InvalidError, NotFoundError
 from ropewalk.core.ids import check_agent
 from ropewalk.store import layout
 from ropewalk.store.changes import read_disk_file
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class Context:
-    """Is one caller's view: faces make it, operations use it. The store is opened at its first use and kept."""
+    """Is one caller's view: faces make it, operations use it. The store is opened at its first use and kept.
+
+    `client` is what the program on the other side calls itself, where a protocol says so.
+    """
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class Context:
         self.resolved: dict[str, str] = {}
         self.warnings: list[str] = []
         self.exit = 0
+        self.client = ""
 
     @property
     def root(self) -> str:
@@ -127,6 +131,32 @@ class Context:
             store = self.store if meant.kind == "store" and meant.said_by == "store" else self._store
             self._board = (meant.where, opening.open_board(meant, self.cache_home, wait=self.remote_wait, store=store))
         return self._board[1]
+
+    def store_for(self, board: Board) -> Store:
+        """Gives the store in which one works on a board: its own, the one at hand, else one kept for that board."""
+        from ropewalk.board.local import LocalBoard
+
+        if isinstance(board, LocalBoard):
+            return board.store
+        if self._store is None and self._root is None:
+            try:
+                self._root = layout.discover(self.cwd)
+            except NotFoundError:
+                self._root = self._board_store(board)
+        return self.store
+
+    def _board_store(self, board: Board) -> str:
+        """Gives the folder of the store that is kept for a board elsewhere, made at its first use."""
+        from uuid import uuid4
+
+        root = os.path.join(self.data_home, "ropewalk", "boards", os.path.basename(board.folder), "store")
+        if not os.path.exists(os.path.join(root, "FORMAT")):
+            try:
+                layout.create(root, str(uuid4()), "board", "main")
+            except InvalidError:
+                if not os.path.exists(os.path.join(root, "FORMAT")):
+                    raise  # else another process was faster
+        return root
 
     def _close_board(self) -> None:
         if self._board is not None:

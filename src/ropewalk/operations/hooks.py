@@ -50,6 +50,7 @@ class WsHooked(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @operation(
     "ws hook",
+    tool="",
     request=WsHookRequest,
     response=WsHooked,
     summary="Let Claude Code work in workspaces: settings for its worktree hooks, and what these call",

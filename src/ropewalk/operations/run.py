@@ -77,7 +77,7 @@ def run(ctx: Context, req: RunRequest) -> Summary:
         keep=req.keep,
     )
     if req.pass_env:
-        harness = _Passing(harness, {name: ctx.env[name] for name in req.pass_env})
+        harness = Passing(harness, {name: ctx.env[name] for name in req.pass_env})
         options = options._replace(harness=harness)
     with Interrupts() as interrupts:
         done = runner.run(ctx.store, ctx.agent, todo, options, interrupts, watcher(ctx))
@@ -114,7 +114,7 @@ def _harness(ctx: Context, req: RunRequest, todo: list[Any]) -> Any:
     return ScriptedHarness()
 
 
-class _Passing:
+class Passing:
     """Is a harness whose agents get some more variables of the caller."""
 
     def __init__(self, inner: Any, extra: dict[str, str]) -> None:
@@ -123,15 +123,19 @@ class _Passing:
         self.family: str = inner.family
 
     def argv(self) -> list[str]:
+        """Gives the command line."""
         return list(self._inner.argv())
 
     def env(self) -> dict[str, str]:
+        """Gives the variables, the caller's among them."""
         return {**self._inner.env(), **self._extra}
 
     def prompt(self, text: str, script: Any) -> bytes:
+        """Gives what the agent reads."""
         return bytes(self._inner.prompt(text, script))
 
     def event(self, line: bytes) -> Any:
+        """Gives what a line of the agent's says."""
         return self._inner.event(line)
 
 
@@ -264,6 +268,7 @@ class DemoResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     "demo",
     request=DemoRequest,
     response=DemoResponse,
+    tool="",
     summary="Show it: agents at once on a clone, a conflict resolved, a killed land recovered",
     errors=(InvalidError, UnsupportedError, NotFoundError),
     writes=True,

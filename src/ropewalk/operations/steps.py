@@ -5,8 +5,6 @@ A claim made here names no process, so nobody can see whether its holder lives: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -241,18 +239,18 @@ def judge(ctx: Context, req: JudgeRequest) -> JudgeResponse:
 
 
 def judged(ctx: Context, board: Board, task: str, tree: str, seconds: float) -> Judged:
-    """Gives what a task's own check says of a tree; one that is nowhere in a store is put into one for a while."""
+    """Gives what a task's own check says of a tree; one that is in no store is put into the one for this board."""
     from ropewalk.run import steps
 
     status = need(board, task)
     if status.spec.problems:
         raise InvalidError(f"{task} can't be judged: {status.spec.problems[0]}", task=task)
     agent = ctx.agent_or_none or "person/judge"
-    with _store_for(ctx, board) as store:
-        base = _known(store, wire.fields(words_of(board, names.claim(task)) or "").get("base"))
-        given = steps.hand_in(store, tree, ctx.path(tree), agent, base)
-        ctx.warnings += given.warnings
-        return steps.judge(store, status.spec.task, given.tree, _checks(ctx, store), seconds)
+    store = ctx.store_for(board)
+    base = _known(store, wire.fields(words_of(board, names.claim(task)) or "").get("base"))
+    given = steps.hand_in(store, tree, ctx.path(tree), agent, base)
+    ctx.warnings += given.warnings
+    return steps.judge(store, status.spec.task, given.tree, _checks(ctx, store), seconds)
 
 
 def _known(store: Store, commit: str) -> str | None:
@@ -268,24 +266,6 @@ def _checks(ctx: Context, store: Store) -> str:
     return os.path.join(ctx.data_home, "ropewalk", store.format.id, "checks")
 
 
-@contextmanager
-def _store_for(ctx: Context, board: Board) -> Iterator[Store]:
-    """Gives the store in which a tree of the caller's is looked at: the board's own, the one at hand, or none's."""
-    from ropewalk.board.local import LocalBoard
-    from ropewalk.run import steps
-
-    if isinstance(board, LocalBoard):
-        yield board.store
-        return
-    try:
-        store = ctx.store
-    except NotFoundError:
-        with steps.throwaway() as made:
-            yield made
-        return
-    yield store
-
-
 class ReturnRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Takes an attempt and the tree with its change."""
 
@@ -293,6 +273,9 @@ class ReturnRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attempt: Attempt
     tree: TreeName
     paths: Annotated[list[str], Meta(max_length=10_000, description="only these files and folders of the tree")] = []
+    satisfied: Annotated[
+        bool, Meta(description="there is nothing to land: the check passes on the target as it is")
+    ] = False
     seconds: Annotated[
         float, Meta(gt=0, le=604_800, description="how long the check may take, where its task does not say")
     ] = 600.0
@@ -324,6 +307,12 @@ class Returned(msgspec.Struct, frozen=True, omit_defaults=True):
 def return_(ctx: Context, req: ReturnRequest) -> Returned:
     """Returns a change; when it does not land, nothing was changed and the claim is still the caller's."""
     board, held = _held(ctx, HoldRequest(req.task, req.attempt, req.board))
+    if req.satisfied:
+        from ropewalk.run import steps
+
+        store = ctx.store_for(board)
+        done = steps.satisfied(board, store, landing_for(board), held, _checks(ctx, store), req.seconds)
+        return _returned(held, done)
     return hand_back(ctx, board, held, req.tree, req.paths, req.seconds)
 
 
@@ -331,13 +320,17 @@ def hand_back(ctx: Context, board: Board, held: Held, tree: str, paths: list[str
     """Lands the named paths of a tree for an attempt, with return, verdict and closing claim, or not at all."""
     from ropewalk.run import steps
 
-    with _store_for(ctx, board) as store:
-        base = _known(store, wire.fields(held.words).get("base"))
-        landing = landing_for(board)
-        landing.head(board, store, held.task.target)
-        given = steps.hand_in(store, tree, ctx.path(tree), ctx.agent, base)
-        ctx.warnings += given.warnings if not paths else ()
-        done = steps.land(board, store, landing, held, given, paths, _checks(ctx, store), seconds)
+    store = ctx.store_for(board)
+    landing = landing_for(board)
+    landing.head(board, store, held.task.target)
+    given = steps.hand_in(store, tree, ctx.path(tree), held.actor, _known(store, wire.fields(held.words).get("base")))
+    ctx.warnings += given.warnings if not paths else ()
+    done = steps.land(board, store, landing, held, given, paths, _checks(ctx, store), seconds)
+    return _returned(held, done)
+
+
+def _returned(held: Held, done: Result) -> Returned:
+    """Gives what landed; raises the error that a land stands for which did not."""
     if done.how in ("landed", "pending"):
         return Returned(held.task.id, held.attempt, done.how, done.commit, done.tree, held.task.target)
     raise _not_landed(held, done)
@@ -431,7 +424,7 @@ def settle(board: Board, actor: str, req: VerdictRequest) -> bool:
     elif req.outcome == "infrastructure":
         claim.die(board, held, msgspec.structs.replace(what, reason=req.note or "reported", more={}))
     elif req.outcome == "failed":
-        claim.close(board, held, msgspec.structs.replace(what, check_rc=req.check_rc or 1))
+        claim.close(board, held, what)
     else:
         if status.returned is None or not _is_its_return(board, held, status.returned):
             raise InvalidError(
