@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -25,10 +26,9 @@ LIST = Path(__file__).with_name("clis.json")
 
 
 def default_folder() -> Path:
-    """Gives where the programs are kept: `RWTEST_CLIS_DIR`, else below the person's cache folder."""
+    """Gives where the programs are kept: `RWTEST_CLIS_DIR`, else below the person's home, whatever HOME says."""
     named = os.environ.get("RWTEST_CLIS_DIR")
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(named) if named else Path(cache) / "ropewalk-test-clis"
+    return Path(named or Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache" / "ropewalk-test-clis")
 
 
 def wanted() -> dict[str, dict[str, Any]]:

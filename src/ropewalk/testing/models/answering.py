@@ -82,12 +82,15 @@ class Application:
         if self._keys and key not in self._keys and asks.action != "hello":
             await turn.refuse("unauthorized", 401, "scripted: the key is not the one expected")
             return
+        if asks.action == "hello":
+            await self._other(turn, asks, body)
+            return
         try:
             plan = script.scenario(name, self._folder, self.added)
         except ScriptError as error:
             await turn.refuse("bad-scenario", 400, f"scenario {name!r}: {error}")
             return
-        if any(one.name == "always429" for one, _ in plan.faults) and asks.action != "hello":
+        if any(one.name == "always429" for one, _ in plan.faults):
             made = fault("always429")
             assert made is not None
             await turn.fail(made)

@@ -26,6 +26,12 @@ _INTERRUPTED = re.compile(
     r"\b(?:request|operation|tool|turn|user|execution)\b[^.\n]{0,40}\b(?:interrupted|cancell?ed|aborted)\b",
     re.IGNORECASE,
 )
+_STEER = re.compile(
+    r"<system-reminder>\s*The user sent (?:a new|the following) message[^:\n]*:\n(.*?)"
+    r"(?=\n\n(?:This is how|IMPORTANT)|\s*</system-reminder>)",
+    re.DOTALL,
+)
+"""Is how claude tells of a message that came while a tool ran: within the tool's result."""
 _SHORT = 400
 """Is how long a tool's result may be that is looked at for words of an interruption."""
 _FOLDER = re.compile(
@@ -122,9 +128,12 @@ def find_place(said: Sequence[Said]) -> Place:
             elif one.text.strip():
                 last = "text"
         elif one.role == "tool":
-            stopped = stopped or (len(one.text) <= _SHORT and bool(_INTERRUPTED.search(one.text)))
+            text = plain(one.text)
+            stopped = stopped or (len(text) <= _SHORT and bool(_INTERRUPTED.search(text)))
+            steers += [found.strip() for found in _STEER.findall(one.text)]
         elif one.role == "user":
             stopped = stopped or (last == "calls" and bool(_INTERRUPTED.search(one.text)))
+            steers += [found.strip() for found in _STEER.findall(one.text)]
             text = plain(one.text)
             if not text or _INTERRUPTED.match(text):
                 before = one

@@ -69,7 +69,7 @@ class Turn:
         elif falls.name == "hang":
             self.note("open", 0)
             await self.exchange.wait(None)
-            self.note("hang", 0, left=self.exchange.gone())
+            await self._let_go("hang", 0)
         elif falls.name == "reset":
             self.note("reset", 0)
             await self.exchange.cut(reset=True)
@@ -79,6 +79,13 @@ class Turn:
         else:
             assert asked is not None and reply is not None
             await self._broken(falls.name, asked, reply)
+
+    async def _let_go(self, name: str, status: int) -> None:
+        """Notes the end of a silence, and cuts the connection where it is the server's."""
+        left = self.exchange.gone()
+        self.note(name, status, left=left)
+        if not left:
+            await self.exchange.cut(reset=False)
 
     async def _broken(self, name: str, asked: Asked, reply: Reply) -> None:
         """Sends an answer that begins well and ends badly."""
@@ -97,7 +104,7 @@ class Turn:
         if name == "stall":
             self.note("open", 200, charged=reply.usage)
             await self.exchange.wait(None)
-            self.note("stall", 200, left=self.exchange.gone())
+            await self._let_go("stall", 200)
             return
         self.note(name, 200, charged=reply.usage)
         if name == "trunc":
