@@ -348,8 +348,8 @@ class _Sending:
                 if self.first_ms is None:
                     self.first_ms = (time.monotonic() - self.ask.began) * 1000
                     await response.prepare(self.request)
-                activity.byte = time.time()
-                self.proxy.activities.show(self.ask.lane.lane, now=False)
+                first, activity.byte = activity.byte < activity.sent, time.time()
+                self.proxy.activities.show(self.ask.lane.lane, now=first)
                 reader.feed(part)
                 if tape is not None:
                     parts.append(part)

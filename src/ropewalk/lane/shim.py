@@ -38,6 +38,33 @@ def put(folder: str, name: str, what: dict[str, Any]) -> None:
     os.close(fd)
 
 
+def adopt_orphans() -> None:
+    """Makes this process the parent of whatever the agent leaves behind, so that it is found and ended."""
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0)
+
+
+def below(root: int) -> list[int]:
+    """Gives the living processes below one."""
+    parents: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    words = file.read().rsplit(b")", 1)[1].split()
+            except (OSError, IndexError):
+                continue
+            if words[0] not in (b"Z", b"X"):
+                parents.setdefault(int(words[1]), []).append(int(name))
+    found, left = [], [root]
+    while left:
+        children = parents.get(left.pop(), [])
+        found += children
+        left += children
+    return found
+
+
 class Shim:
     """Is one lane's shim."""
 
@@ -55,6 +82,8 @@ class Shim:
     def start(self) -> None:
         """Starts the agent in a session of its own, with its streams in files."""
         launch = self.launch
+        if launch.get("subreaper"):
+            adopt_orphans()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         out = os.open(os.path.join(self.folder, "stdout"), flags, 0o600)
         err = os.open(os.path.join(self.folder, "stderr"), flags, 0o600)
@@ -105,9 +134,15 @@ class Shim:
             signal.signal(number, lambda got, frame: self.end(signal.SIGKILL))
         self.selector.register(wake, selectors.EVENT_READ)
         while True:
-            pid, status = os.waitpid(self.child, os.WNOHANG)
-            if pid:
-                return self.ended(status)
+            while True:
+                try:
+                    pid, status = os.waitpid(-1, os.WNOHANG)
+                except ChildProcessError:
+                    return self.ended(1 << 8)
+                if pid == self.child:
+                    return self.ended(status)
+                if pid == 0:
+                    break
             self.feed()
             for key, _ in self.selector.select(0.05 if self.pending else 30):
                 if key.fileobj is self.listening and self.listening is not None:
@@ -175,7 +210,15 @@ class Shim:
 
     def ended(self, status: int) -> None:
         """Writes down how the agent ended."""
-        self.end(signal.SIGKILL)  # what it left in its own session
+        self.end(signal.SIGKILL)  # what it left in its own session, and then in others
+        until = time.monotonic() + 5
+        while time.monotonic() < until and (left := below(os.getpid())):
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+                except (ProcessLookupError, ChildProcessError):
+                    pass
         code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         put(self.folder, "exit.json", {"code": code, "seconds": round(time.monotonic() - self.began, 3),
                                        "at": time.time()})  # fmt: skip

@@ -78,8 +78,9 @@ class Reader(JsonReader):
             self.done, self.turns = True, self.turns + 1
             usage = found.get("usage") or {}
             cached = number(usage.get("cached_input_tokens"))
-            tokens = Tokens(max(0, number(usage.get("input_tokens")) - cached), cached, 0,
-                            number(usage.get("output_tokens")), number(usage.get("reasoning_output_tokens")))  # fmt: skip
+            given = max(0, number(usage.get("input_tokens")) - cached)
+            thought = number(usage.get("reasoning_output_tokens"))
+            tokens = Tokens(given, cached, 0, number(usage.get("output_tokens")), thought)
             return [self.add(tokens), said("result", ok=True, text=self.text[:LINE])]
         if kind == "turn.failed":
             self.failed = True

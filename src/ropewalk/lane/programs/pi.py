@@ -34,8 +34,9 @@ class Pi(Program):
         if start.endpoint is not None:
             env["ROPEWALK_LANE_TOKEN"] = start.endpoint.token
             chat = start.endpoint.wire != "anthropic"
+            nothing = dict.fromkeys(("input", "output", "cacheRead", "cacheWrite"), 0)
             known = {"id": model, "name": model, "reasoning": False, "input": ["text"], "contextWindow": 200_000,
-                     "maxTokens": 16_000, "cost": dict.fromkeys(("input", "output", "cacheRead", "cacheWrite"), 0)}  # fmt: skip
+                     "maxTokens": 16_000, "cost": nothing}  # fmt: skip
             provider = {"baseUrl": start.endpoint.url + ("/v1" if chat else ""), "models": [known],
                         "api": "openai-completions" if chat else "anthropic-messages",
                         "apiKey": "$ROPEWALK_LANE_TOKEN"}  # fmt: skip

@@ -1,0 +1,136 @@
+"""Orders: what a lane is to do and with what, and the files that its shim starts from."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ropewalk.core.errors import HarnessError, InvalidError, os_error
+from ropewalk.lane.adapter import Adapter, Endpoint, Launch, McpServer, Start
+from ropewalk.lane.cage import bubble
+from ropewalk.lane.cage import room as rooms
+from ropewalk.lane.cage.room import HOME, Level, Room
+from ropewalk.lane.waits import Limits, Waits
+
+PROMPT = "prompt.md"
+MOST = 10_000_000
+"""Is how long a prompt may be, in bytes."""
+
+
+class Order(NamedTuple):
+    """Is one lane: its id (`run/task/attempt`), its agent, and everything it is started with.
+
+    `folder` is the lane's own on the host: streams, records and `home` are in it. `search` is the PATH it gets, and
+    `extra` further variables; `caller` is the environment of whoever asks, of which an allow-list goes on. `gateway`
+    is the gateway's folder, with `token` for this lane; without one the program reaches its provider by itself.
+    """
+
+    id: str
+    agent: str
+    adapter: Adapter
+    prompt: str
+    workspace: str
+    folder: str
+    level: Level
+    search: str
+    caller: Mapping[str, str]
+    room: Room | None = None
+    model: str = ""
+    effort: str = ""
+    session: str | None = None
+    new_session: str = ""
+    servers: Sequence[McpServer] = ()
+    gateway: str = ""
+    token: str = ""
+    port: int = 0
+    extra: Mapping[str, str] = {}
+    limits: Limits = Limits()
+    waits: Waits = Waits()
+    script: Any = None
+
+
+class Prepared(NamedTuple):
+    """Is an order as it was written into the lane's folder."""
+
+    argv: list[str]
+    env: dict[str, str]
+    launch: Launch
+
+
+def prepare(order: Order) -> Prepared:
+    """Writes what a lane's shim starts from; nothing is started.
+
+    Raises `E_HARNESS` when the program is missing, `E_CAGE_UNAVAILABLE`, and `E_INVALID` for a prompt that is too long.
+    """
+    text = order.prompt.encode("utf-8", "surrogatepass")
+    if len(text) > MOST:
+        raise InvalidError(f"the prompt is longer than {MOST // 1_000_000} MB", size=len(text))
+    adapter = order.adapter
+    full = order.level == "full"
+    if full and order.room is None:
+        raise InvalidError("a full cage needs a room")
+    home = os.path.join(order.folder, "home")
+    inside = HOME if full else home
+    program = shutil.which(adapter.program, path=order.search) if adapter.program else None
+    if adapter.program and program is None:
+        raise HarnessError(f"{adapter.program!r} is not installed", hint=adapter.install, program=adapter.program)
+    workspace = order.room.inside if full and order.room else order.workspace
+    is_root = os.geteuid() == 0 and not (full and order.room is not None and order.room.uid is not None)
+    start = Start(
+        order.prompt, f"{inside}/{PROMPT}", workspace, inside, _endpoint(order), order.model, order.effort,
+        order.limits.turns, order.session, order.new_session, order.servers, is_root, order.script,
+    )  # fmt: skip
+    launch = adapter.launch(start)
+    room = order.room or Room(order.workspace, "", home, os.path.join(order.folder, "tmp"), "", network="open")
+    search = order.search
+    env = rooms.environment(room, order.level, order.caller, search) | {
+        "ROPEWALK_AGENT": order.agent, "ROPEWALK_LANE": order.id,
+    }  # fmt: skip
+    env |= {**launch.env, **order.extra}
+    words = [program or launch.argv[0], *launch.argv[1:]]
+    try:
+        for path in (order.folder, home, room.tmp):
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        for name, data in {**launch.files, PROMPT: text}.items():
+            _put(os.path.join(home, name), data)
+        with open(os.path.join(order.folder, "stdin"), "wb") as file:
+            file.write(launch.stdin)
+        if full and room.uid is not None:
+            _own(home, room.uid)
+            _own(room.tmp, room.uid)
+        argv = bubble.argv(room, words, env) if full else words
+        record = {
+            "argv": argv, "env": {} if full else env, "cwd": "/" if full else order.workspace,
+            "stdin": os.path.join(order.folder, "stdin"), "keep_open": launch.keep_open, "subreaper": not full,
+            "lane": order.id, "agent": order.agent, "harness": adapter.name, "level": order.level,
+        }  # fmt: skip
+        _put(os.path.join(order.folder, "launch.json"), msgspec.json.encode(record))
+    except OSError as error:
+        raise os_error(error, "making a lane's files") from None
+    return Prepared(argv, env, launch)
+
+
+def _endpoint(order: Order) -> Endpoint | None:
+    if not order.token or not order.adapter.wires:
+        return None
+    bridged = order.level == "full" and order.room is not None and order.room.network == "gateway"
+    port = rooms.BRIDGE_PORT if bridged else order.port
+    return Endpoint(f"http://127.0.0.1:{port}", order.token, order.adapter.wires[0])
+
+
+def _put(path: str, data: bytes) -> None:
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(data)
+
+
+def _own(folder: str, uid: int) -> None:
+    """Gives a folder that we made to the lane's user; nothing in it is the lane's yet, so no link is followed."""
+    for path, folders, files in os.walk(folder):
+        for name in ("", *folders, *files):
+            os.chown(os.path.join(path, name), uid, uid, follow_symlinks=False)

@@ -1,0 +1,333 @@
+"""Supervision: starting a lane's shim, following what the agent says, and ending it; or adopting one that runs (G4).
+
+All that is known of a lane is in its folder, written by the shim, so that a supervisor may die at any moment: the next
+one finds the shim's lock held and goes on at the offset it had told, or free and takes what `exit.json` says.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ropewalk.core import clock
+from ropewalk.core.decoding import UNREADABLE
+from ropewalk.core.errors import AdapterMismatchError, HarnessError, os_error
+from ropewalk.gateway.ledger import read_activity
+from ropewalk.lane import processes, waits
+from ropewalk.lane.adapter import Adapter, Ending, Event
+from ropewalk.lane.cage import room as rooms
+from ropewalk.lane.order import Order, prepare
+from ropewalk.lane.waits import Facts, Judgement, State
+
+_SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim.py")
+_START_SECONDS = 20.0
+_LOOK = 2.0
+_CHUNK = 1 << 20
+_LINE = 16 << 20
+
+
+class Exit(NamedTuple):
+    """Is how the agent's process ended, as its shim wrote it; `code` is negative for a signal."""
+
+    code: int
+    seconds: float
+
+
+class LaneResult(NamedTuple):
+    """Is how a lane ended: its state, why, the agent's own account, and how its process ended (None: it vanished)."""
+
+    state: State
+    reason: str
+    ending: Ending
+    exit: Exit | None
+    seconds: float
+    tools: int
+    level: str
+    stderr: str
+
+
+class Supervised:
+    """Is a lane that is followed; used by one thread."""
+
+    def __init__(self, order: Order, tell: Callable[[Event], None] = lambda event: None) -> None:
+        self.order, self.tell = order, tell
+        self.folder = order.folder
+        self.reader = order.adapter.reader()
+        self.tools = self.turns = 0
+        self.stands = Judgement("preparing")
+        self._asked_to_end: Judgement | None = None
+        self._rest = b""
+        self._read = 0
+        self._told = _offset(self.folder)
+        self._began = clock.monotonic()
+        self._output = self._progress = self._result = 0.0
+        self._needs_input = False
+        self._work = processes.Work(0, 0.0, 0)
+        self._looked = 0.0
+        self._shim: subprocess.Popen[bytes] | None = None
+
+    # beginning
+
+    def start(self) -> None:
+        """Starts the lane; `E_HARNESS`, `E_ADAPTER_MISMATCH` or `E_CAGE_UNAVAILABLE` when it can't be."""
+        prepare(self.order)
+        _, python = rooms.python()
+        try:
+            self._shim = subprocess.Popen(
+                [python, "-I", "-S", _SHIM, self.folder], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL, start_new_session=True, cwd="/", env={"PATH": os.defpath},
+            )  # fmt: skip
+        except OSError as error:
+            raise os_error(error, "start of a lane's shim") from None
+        until = clock.monotonic() + _START_SECONDS
+        while not os.path.exists(os.path.join(self.folder, "proc.json")):
+            if self._shim.poll() is not None or clock.monotonic() > until:
+                raise HarnessError("the lane's shim did not start", program=python)
+            time.sleep(0.005)
+
+    def adopt(self) -> bool:
+        """Goes on with a lane that another supervisor started; says whether it still runs."""
+        self._began = clock.monotonic() - _age(self.folder)
+        return is_alive(self.folder)
+
+    # following
+
+    def step(self) -> LaneResult | None:
+        """Takes what the agent said since the last step and judges how it stands; gives the result once it ended."""
+        running = is_alive(self.folder)
+        self._take()
+        if not running:
+            self._take()
+            return self._ended()
+        now = clock.monotonic()
+        if now - self._looked >= _LOOK:
+            self._looked = now
+            self._look(now)
+        if self._asked_to_end is None:
+            self.stands = waits.judge(self._facts(now), self.order.limits, self.order.waits)
+            if self.stands.end:
+                self.end(self.stands)
+        return None
+
+    def wait(self, stop: Callable[[], bool] = lambda: False, pause: float = 0.1) -> LaneResult:
+        """Follows the lane to its end, or until it is to be stopped."""
+        while True:
+            result = self.step()
+            if result is not None:
+                return result
+            if stop() and self._asked_to_end is None:
+                self.end(Judgement("cancelled", "it was stopped", end=True))
+            time.sleep(pause)
+
+    def _take(self) -> None:
+        """Reads what is new on standard output."""
+        try:
+            with open(os.path.join(self.folder, "stdout"), "rb") as file:
+                file.seek(self._read)
+                while data := file.read(_CHUNK):
+                    self._read += len(data)
+                    self._output = clock.monotonic()
+                    *lines, rest = (self._rest + data).split(b"\n")
+                    self._rest = rest[-_LINE:]
+                    at = self._read - len(rest)
+                    for line in lines:
+                        self._line(line, fresh=at > self._told)
+        except FileNotFoundError:
+            return
+        if self._read - len(self._rest) > self._told:
+            self._told = self._read - len(self._rest)
+            _put_offset(self.folder, self._told)
+
+    def _line(self, line: bytes, *, fresh: bool) -> None:
+        for event in self.reader.line(line):
+            if event.kind == "tool":
+                self.tools += 1
+                self._needs_input = False
+            elif event.kind == "usage":
+                self.turns += 1
+            elif event.kind == "needs_input":
+                self._needs_input = True
+            elif event.kind == "result":
+                self._result = clock.monotonic()
+                if self.order.adapter.steer("") is not None:
+                    self.ask({"do": "close"})  # it waits for more on its input, and there is no more
+            if fresh:
+                self.tell(event)
+
+    def _look(self, now: float) -> None:
+        proc = _read(self.folder, "proc.json")
+        work = processes.work(int(proc.get("pid", 0))) if proc.get("pid") else self._work
+        if work.cpu > self._work.cpu + 0.05 or work.moved > self._work.moved + 4096:
+            self._progress = now
+        self._work = work
+
+    def _facts(self, now: float) -> Facts:
+        facts = Facts(self._began, now, progress=self._progress, output=self._output, result=self._result,
+                      turns=self.turns, needs_input=self._needs_input)  # fmt: skip
+        if not self.order.gateway:
+            return facts
+        seen = read_activity(os.path.join(self.order.gateway, "activity"), self.order.id)
+        if seen is None:
+            return facts
+        shift = clock.monotonic() - time.time()  # its times are of another clock
+
+        def at(when: float) -> float:
+            return when + shift if when else 0.0
+
+        return facts._replace(open=seen.open, sent=at(seen.sent), byte=at(seen.byte), ended=at(seen.ended),
+                              wants_tool=seen.wants_tool, limited=at(seen.limited))  # fmt: skip
+
+    # steering and ending
+
+    def ask(self, what: dict[str, Any]) -> dict[str, Any]:
+        """Asks the shim for something; an empty answer when it is gone."""
+        return ask(self.folder, what)
+
+    def steer(self, text: str) -> bool:
+        """Tells the agent something in mid-run; says whether it can hear it."""
+        words = self.order.adapter.steer(text)
+        return words is not None and bool(self.ask({"do": "input", "data": words.decode("utf-8")}).get("ok"))
+
+    def interrupt(self) -> bool:
+        """Stops what the agent does, so that it waits for the next word; says whether it can."""
+        words = self.order.adapter.interrupt()
+        return words is not None and bool(self.ask({"do": "input", "data": words.decode("utf-8")}).get("ok"))
+
+    def end(self, why: Judgement) -> None:
+        """Ends the lane with everything in it."""
+        self._asked_to_end = self.stands = why
+        end(self.folder)
+
+    def _ended(self) -> LaneResult:
+        if self._rest:
+            self._line(self._rest, fresh=True)
+            self._rest = b""
+        if self._shim is not None:
+            self._shim.wait(10)
+        left = _read(self.folder, "exit.json")
+        stderr = tail(os.path.join(self.folder, "stderr"))
+        ended = Exit(int(left["code"]), float(left["seconds"])) if "code" in left else None
+        code = ended.code if ended is not None else -signal.SIGKILL
+        account = self.reader.ending(code, stderr)
+        state, reason = self._state(account, ended, stderr)
+        seconds = ended.seconds if ended is not None else clock.monotonic() - self._began
+        return LaneResult(state, reason, account, ended, seconds, self.tools, self.order.level, stderr)
+
+    def _state(self, account: Ending, ended: Exit | None, stderr: str) -> tuple[State, str]:
+        asked = self._asked_to_end
+        if asked is not None and asked.state != "done":
+            return asked.state, asked.reason
+        if ended is None:
+            return "dead", "its shim died"
+        if account.ok:
+            return "done", account.reason
+        if refused := self.order.adapter.explain(stderr):
+            raise AdapterMismatchError(f"{self.order.adapter.name} refused its command line: {refused}", words=refused)
+        if account.reason == "max_turns":
+            return "partial", account.reason
+        if ended.code < 0 and account.reason in ("crashed", "no_result"):
+            return "dead", f"signal {-ended.code}"
+        return "failed", account.reason or "no_result"
+
+
+# what is in a lane's folder
+
+
+def is_alive(folder: str) -> bool:
+    """Says whether a lane's shim lives, by its lock."""
+    try:
+        fd = os.open(os.path.join(folder, "alive"), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def ask(folder: str, what: dict[str, Any], seconds: float = 10.0) -> dict[str, Any]:
+    """Asks a lane's shim for something and gives its answer; an empty one when it is gone."""
+    fd = -1
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
+            made.settimeout(seconds)
+            made.connect(f"/proc/self/fd/{fd}/control")  # the folder's path may be too long for a socket
+            made.sendall(msgspec.json.encode(what) + b"\n")
+            said = b""
+            while not said.endswith(b"\n") and (part := made.recv(65536)):
+                said += part
+            found: dict[str, Any] = msgspec.json.decode(said, type=dict)
+            return found
+    except (OSError, *UNREADABLE):
+        return {}
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def end(folder: str, grace: float = 2.0) -> None:
+    """Ends a lane with everything in it: a word, then a kill; what is caged dies with its cage."""
+    ask(folder, {"do": "signal", "signal": int(signal.SIGTERM)})
+    until = clock.monotonic() + grace
+    while is_alive(folder) and clock.monotonic() < until:
+        time.sleep(0.02)
+    proc = _read(folder, "proc.json")
+    if is_alive(folder) and proc.get("pid"):
+        ask(folder, {"do": "signal", "signal": int(signal.SIGKILL)})
+        processes.end_below(int(proc["pid"]))
+
+
+def tail(path: str, size: int = 8000) -> str:
+    """Gives the end of a file as text; empty without it."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - size))
+            return file.read().decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def adapter_of(folder: str) -> str:
+    """Gives the name of the harness that a lane was started with."""
+    return str(_read(folder, "launch.json").get("harness", ""))
+
+
+def _age(folder: str) -> float:
+    at = _read(folder, "proc.json").get("at")
+    return max(0.0, time.time() - at) if isinstance(at, float) else 0.0
+
+
+def _offset(folder: str) -> int:
+    return int(_read(folder, "told.json").get("offset", 0))
+
+
+def _put_offset(folder: str, offset: int) -> None:
+    path = os.path.join(folder, "told.json")
+    with open(f"{path}.new", "wb") as file:
+        file.write(msgspec.json.encode({"offset": offset}))
+    os.replace(f"{path}.new", path)
+
+
+def _read(folder: str, name: str) -> dict[str, Any]:
+    try:
+        with open(os.path.join(folder, name), "rb") as file:
+            found: dict[str, Any] = msgspec.json.decode(file.read(), type=dict)
+            return found
+    except (OSError, *UNREADABLE):
+        return {}
+
+
+__all__ = ["Adapter", "LaneResult", "Supervised", "adapter_of", "ask", "end", "is_alive", "tail"]
