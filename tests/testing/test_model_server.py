@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.parse
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -191,7 +192,7 @@ def read_chat(raw: bytes, stream: bool) -> dict[str, Any]:
         assert raw.endswith(b"data: [DONE]\n\n")
         message: dict[str, Any] = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
         for one in events(raw):
-            usage, name = one.get("usage"), one["id"]
+            usage, name = one.get("usage") or {}, one["id"]
             for choice in one["choices"]:
                 delta = choice["delta"]
                 for key in ("content", "reasoning_content"):
@@ -362,6 +363,20 @@ def test_context_alone_is_no_prompt() -> None:
     assert plain("<environment_context>\n<cwd>/w</cwd>\n</environment_context>") == ""
     assert plain("<user_query>\nDo it.\n</user_query>") == "Do it."
     assert plain("a < b and c > d") == "a < b and c > d"
+    assert plain("Do <b>it</b><system-reminder>x</system-reminder> now.") == "Do <b>it</b> now."
+
+
+def test_a_long_prompt_of_open_tags_is_read_in_time() -> None:
+    text = "<a>" * 300_000 + "<system-reminder>" * 100_000
+    begun = time.process_time()
+    assert find_place([Said("user", text)]).prompt == text
+    assert time.process_time() - begun < 2
+
+
+def test_a_user_who_speaks_of_a_cancelled_request_steers() -> None:
+    said = [Said("user", "Go."), Said("assistant", calls=("a",)), Said("tool", "ok")]
+    told = "The request was cancelled by the customer: handle that, too."
+    assert find_place([*said, Said("user", told)]) == Place(0, 1, "Go.", (told,))
 
 
 def test_turns_have_steps_of_their_own(shared: ModelServer) -> None:
@@ -374,18 +389,19 @@ def test_turns_have_steps_of_their_own(shared: ModelServer) -> None:
     assert said == ["one", "two", "two"]
 
 
-STATUS = {"e400": 400, "e401": 401, "e403": 403, "e404": 404, "e429": 429, "e429ra": 429, "e500": 500, "e503": 503,
+STATUS = {"e400": 400, "e401": 401, "e403": 403, "e404": 404, "e429": 429, "e429ra": 429, "e500": 500, "e503ra7": 503,
           "e529": 529, "always429": 429, "ctx": 400}  # fmt: skip
 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_errors_have_the_words_of_their_format(shared: ModelServer, wire: str) -> None:
+    waits = {"e429ra": "1", "always429": "1", "e503ra7": "7"}
     for name, status in STATUS.items():
         client = Client(shared, wire, f"error-{wire}", name, stream=True)
         client.say("Do it.")
         got, raw, headers = client.post()
         error = json.loads(raw)["error"]
-        assert (got, headers["retry-after"]) == (status, "1" if name in ("e429ra", "always429") else None)
+        assert (got, headers["retry-after"]) == (status, waits.get(name))
         if wire == "gemini":
             assert error["code"] == status and re.fullmatch("[A-Z_]+", error["status"])
         else:
@@ -661,10 +677,12 @@ def test_other_addresses(shared: ModelServer) -> None:
     assert post(shared, "o", "write", "/v1/embeddings", {})[0] == 404
     assert post(shared, "o", "write", "/v1/messages", [1])[0] == 400
     assert post(shared, "o", "write", "/v1/messages", {"messages": ["x"]})[0] == 400
+    odd = {"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "bash", "input_schema": True}]}
+    assert post(shared, "o", "shell", "/v1/messages", odd)[0] == 400
     assert post(shared, "o", "nothing", "/v1/messages", {})[0] == 400
     status, raw = post(shared, "o", "bad", "/v1/messages", {})
     assert status == 400 and b"unknown field" in raw
-    outcomes = ["ok"] * 4 + ["always429", "unknown", "bad-request", "bad-request", "bad-scenario", "bad-scenario"]
+    outcomes = ["ok"] * 4 + ["always429", "unknown", *["bad-request"] * 3, *["bad-scenario"] * 2]
     assert [e.outcome for e in shared.entries("o")] == outcomes
     assert shared.counts()["o"].answers == 0
 

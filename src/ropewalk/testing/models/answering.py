@@ -21,7 +21,7 @@ from ropewalk.testing.models.ledger import Canaries, Entry, Ledger
 from ropewalk.testing.models.reply import Call, Reply, Usage
 from ropewalk.testing.models.script import Scenario, Script, ScriptError, Step
 from ropewalk.testing.models.turn import Turn
-from ropewalk.testing.models.wires import WIRES, Route, Wire, models, route
+from ropewalk.testing.models.wires import WIRES, Route, models, route
 
 _SIDE_WORDS = re.compile(r"\b(?:titles?|summari[sz]e|summary|suggest(?:ion)?s?)\b", re.IGNORECASE)
 _SIDE_USAGE = Usage(100, 10, 0, 0, 0)
@@ -131,21 +131,23 @@ class Application:
     async def _model(self, turn: Turn, plan: Scenario, asks: Route, body: bytes, sse: bool) -> None:
         try:
             asked = asks.wire.read(msgspec.json.decode(body, type=Json))
+            if asks.wire.name == "gemini":
+                changed = {"model": asks.model, "streaming": asks.streaming, "array": asks.streaming and not sse}
+                asked = msgspec.structs.replace(asked, **changed)
+            place = find_place(asked.said)
+            side = place.aside or _is_side(plan.script, asked)
+            entry = self.ledger.change(
+                turn.number, model=asked.model, streaming=asked.streaming, side=side, turn=place.turn, step=place.step,
+                prompt=place.prompt[:_SHOWN], steers=tuple(s[:_SHOWN] for s in place.steers),
+                tools=tuple(f"{t.namespace}__{t.name}" if t.namespace else t.name for t in asked.tools),
+            )  # fmt: skip
+            step = plan.script.step(place)
+            made = _side if side else _main
+            reply = made(entry, plan.script, asked, place)
         except (msgspec.MsgspecError, AttributeError, TypeError, KeyError, ValueError) as error:
+            # whatever a client may send in place of what the format says
             await turn.refuse("bad-request", 400, f"scripted: the request can't be read: {error}")
             return
-        if asks.wire.name == "gemini":
-            changed = {"model": asks.model, "streaming": asks.streaming, "array": asks.streaming and not sse}
-            asked = msgspec.structs.replace(asked, **changed)
-        place = find_place(asked.said)
-        side = place.aside or _is_side(plan.script, asked)
-        entry = self.ledger.change(
-            turn.number, model=asked.model, streaming=asked.streaming, side=side, turn=place.turn, step=place.step,
-            prompt=place.prompt[:_SHOWN], steers=tuple(s[:_SHOWN] for s in place.steers),
-            tools=tuple(f"{t.namespace}__{t.name}" if t.namespace else t.name for t in asked.tools),
-        )  # fmt: skip
-        step = plan.script.step(place)
-        reply = _side(entry, plan.script, asked, asks.wire) if side else self._reply(entry, plan.script, asked, place)
         falls = self._falls(plan, entry, place, side=side)
         if falls is None and not side and step.fail is not None:
             falls = fault(step.fail)
@@ -168,23 +170,6 @@ class Application:
                 return one
         return None
 
-    def _reply(self, entry: Entry, plan: Script, asked: Asked, place: Place) -> Reply:
-        values = {"lane": entry.lane, "turn": place.turn, "step": place.step, "prompt": place.prompt,
-                  "steers": "; ".join(place.steers), "folder": asked.folder()}  # fmt: skip
-        step: Step = script.with_values(plan.step(place), values)
-        nonce, text, calls = uuid.uuid4().hex[:8], step.text or "", []
-        for number, one in enumerate(step.calls):
-            chosen = fill.choose(one, asked)
-            if chosen is None:
-                text = f"{text}\nTOOL-NOT-OFFERED: {one.tool}".strip()
-                continue
-            tool, arguments = chosen
-            made = call_id(WIRES[asked.wire].call_prefix, place, number, nonce)
-            calls.append(Call(made, tool.name, arguments, tool.kind, tool.namespace))
-        usage = None if plan.silent_usage else step.usage or plan.usage
-        name = plan.message_id or f"{entry.number}{nonce}"
-        return Reply(name, text, step.thinking, tuple(calls), usage, plan.piece)
-
 
 def _is_side(plan: Script, asked: Asked) -> bool:
     verbs = plan.verbs()
@@ -196,14 +181,35 @@ def _is_side(plan: Script, asked: Asked) -> bool:
     return any(_SIDE_WORDS.search(text[:_SHOWN]) for text in words)
 
 
-def _side(entry: Entry, plan: Script, asked: Asked, wire: Wire) -> Reply:
+def _main(entry: Entry, plan: Script, asked: Asked, place: Place) -> Reply:
+    """Gives the answer of a step."""
+    values = {"lane": entry.lane, "turn": place.turn, "step": place.step, "prompt": place.prompt,
+              "steers": "; ".join(place.steers), "folder": asked.folder()}  # fmt: skip
+    step: Step = script.with_values(plan.step(place), values)
+    nonce, text, calls = uuid.uuid4().hex[:8], step.text or "", []
+    for number, one in enumerate(step.calls):
+        chosen = fill.choose(one, asked)
+        if chosen is None:
+            text = f"{text}\nTOOL-NOT-OFFERED: {one.tool}".strip()
+            continue
+        tool, arguments = chosen
+        made = call_id(WIRES[asked.wire].call_prefix, place, number, nonce)
+        calls.append(Call(made, tool.name, arguments, tool.kind, tool.namespace))
+    usage = None if plan.silent_usage else step.usage or plan.usage
+    name = plan.message_id or f"{entry.number}{nonce}"
+    return Reply(name, text, step.thinking, tuple(calls), usage, plan.piece)
+
+
+def _side(entry: Entry, plan: Script, asked: Asked, place: Place) -> Reply:
     """Gives the answer to a request that is not the agent's own: text, JSON of a schema, or the call asked for."""
     text = plan.side
     calls: tuple[Call, ...] = ()
     tool = next((t for t in asked.tools if t.name == asked.forced or (asked.forced == "" and t.kind != "server")), None)
     if asked.forced is not None and tool is not None:
         shape = {"type": "object", **tool.schema}
-        made = Call(f"{wire.call_prefix}side{uuid.uuid4().hex[:8]}", tool.name, fill.value_of(shape), tool.kind)
+        made = Call(
+            f"{WIRES[asked.wire].call_prefix}side{uuid.uuid4().hex[:8]}", tool.name, fill.value_of(shape), tool.kind
+        )
         text, calls = "", (made,)
     elif asked.schema is not None:
         text = msgspec.json.encode(fill.value_of(asked.schema)).decode()

@@ -19,10 +19,11 @@ from typing import Any
 import msgspec
 
 _ID = re.compile(r"t(\d+)s(\d+)n(\d+)x")
-_TAGGED = re.compile(r"<([a-zA-Z][\w.-]*)(?:\s[^<>]*)?>.*?</\1>", re.DOTALL)
+_TAG = re.compile(r"<([a-zA-Z][\w.-]*)(?:\s[^<>]*)?>")
+_REMINDER = "system-reminder"
 _MARK = re.compile(r"\[script: (restart|steer)\]")
-_INTERRUPTED = re.compile(
-    r"\[Request interrupted by user|<turn_aborted>|\[Operation Cancelled\]|"
+_STOPPED = re.compile(r"\[Request interrupted by user|<turn_aborted>|\[Operation Cancelled\]")
+_STOPPED_TOOL = re.compile(
     r"\b(?:request|operation|tool|turn|user|execution)\b[^.\n]{0,40}\b(?:interrupted|cancell?ed|aborted)\b",
     re.IGNORECASE,
 )
@@ -39,6 +40,8 @@ _FOLDER = re.compile(
     r"\s*[:>]\s*[`\"']?(/[^\s`\"'<>,;:)]+)",
     re.IGNORECASE,
 )
+_FIRST, _LOOKED_AT = 12, 200_000
+"""Is where the folder is looked for: in so many messages, so far into each."""
 _PROMPT_TAG = re.compile(r"</?user_query>")
 
 Json = dict[str, Any]
@@ -81,8 +84,8 @@ class Asked(msgspec.Struct, frozen=True):
 
     def folder(self) -> str:
         """Gives the working directory the prompts name, empty where they name none."""
-        for one in self.said:
-            if found := _FOLDER.search(one.text):
+        for one in self.said[:_FIRST]:
+            if found := _FOLDER.search(one.text, 0, _LOOKED_AT):
                 return found.group(1).rstrip("/.")
         return ""
 
@@ -107,8 +110,15 @@ def call_id(prefix: str, place: Place, number: int, nonce: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Gives what a user said, without tagged context; empty when nothing else is there."""
-    return _TAGGED.sub("", _PROMPT_TAG.sub("", text)).strip()
+    """Gives what a user said, without tagged context before it and reminders within; empty when nothing is left."""
+    text = _PROMPT_TAG.sub("", text).strip()
+    while (tag := _TAG.match(text)) and (end := text.find(f"</{tag[1]}>", tag.end())) >= 0:
+        text = text[end + len(tag[1]) + 3 :].lstrip()
+    kept, at = [], 0
+    while (begin := text.find(f"<{_REMINDER}>", at)) >= 0 and (end := text.find(f"</{_REMINDER}>", begin)) >= 0:
+        kept.append(text[at:begin])
+        at = end + len(_REMINDER) + 3
+    return ("".join(kept) + text[at:]).strip()
 
 
 def find_place(said: Sequence[Said]) -> Place:
@@ -129,13 +139,14 @@ def find_place(said: Sequence[Said]) -> Place:
                 last = "text"
         elif one.role == "tool":
             text = plain(one.text)
-            stopped = stopped or (len(text) <= _SHORT and bool(_INTERRUPTED.search(text)))
+            if len(text) <= _SHORT and (_STOPPED.search(text) or _STOPPED_TOOL.search(text)):
+                stopped = True
             steers += [found.strip() for found in _STEER.findall(one.text)]
         elif one.role == "user":
-            stopped = stopped or (last == "calls" and bool(_INTERRUPTED.search(one.text)))
+            stopped = stopped or (last == "calls" and bool(_STOPPED.search(one.text)))
             steers += [found.strip() for found in _STEER.findall(one.text)]
             text = plain(one.text)
-            if not text or _INTERRUPTED.match(text):
+            if not text or _STOPPED.match(text):
                 before = one
                 continue
             mark = found.group(1) if (found := _MARK.search(text)) else ""

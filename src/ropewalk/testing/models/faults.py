@@ -1,9 +1,9 @@
 """How a request may fail, by name.
 
-`eNNN` answers with that HTTP status in the wire format's own words, `eNNNra` with Retry-After, too; `always429` answers
-everything so; `ctx` says the context is too long. `hang` never answers, `stall` begins and falls silent, `malformed`
-sends what can't be parsed, `trunc` cuts the connection within the answer, `empty` is a 200 without a body, `reset`
-resets the connection, `sseerr` puts an error into the stream.
+`eNNN` answers with that HTTP status in the wire format's own words, `eNNNraS` with Retry-After (S seconds, 1 if none
+is named), too; `always429` answers everything so; `ctx` says the context is too long. `hang` never answers, `stall`
+begins and falls silent, `malformed` sends what can't be parsed, `trunc` cuts the connection within the answer, `empty`
+is a 200 without a body, `reset` resets the connection, `sseerr` puts an error into the stream.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import msgspec
 
 _BROKEN = ("hang", "stall", "malformed", "trunc", "empty", "reset", "sseerr")
-_STATUS = re.compile(r"e([45]\d\d)(ra)?")
+_STATUS = re.compile(r"e([45]\d\d)(?:ra(\d*))?")
 _WORDS = {
     400: "scripted: the request is invalid",
     401: "scripted: the key is invalid",
@@ -29,7 +29,7 @@ class Fault(msgspec.Struct, frozen=True):
 
     name: str
     status: int = 0
-    retry_after: bool = False
+    retry_after: int | None = None
     first: int = 0
     times: int = 0
 
@@ -42,11 +42,12 @@ class Fault(msgspec.Struct, frozen=True):
 def fault(name: str, first: int = 0, times: int = 0) -> Fault | None:
     """Gives the fault of a name, nothing when there is none."""
     if name == "always429":
-        return Fault(name, 429, True, 0, 0)
+        return Fault(name, 429, 1)
     if name == "ctx":
-        return Fault(name, 400, False, first, times)
+        return Fault(name, 400, None, first, times)
     if name in _BROKEN:
-        return Fault(name, 0, False, first, times)
+        return Fault(name, 0, None, first, times)
     if found := _STATUS.fullmatch(name):
-        return Fault(name, int(found[1]), bool(found[2]), first, times)
+        wait = None if found[2] is None else int(found[2] or 1)
+        return Fault(name, int(found[1]), wait, first, times)
     return None

@@ -32,7 +32,7 @@ from ropewalk.testing.models.faults import Fault, fault
 from ropewalk.testing.models.reply import Usage
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_FAULT = re.compile(r"([a-z]+(?:\d{3}(?:ra)?)?)(?:x(\d+))?(?:@(\d+))?")
+_FAULT = re.compile(r"([a-z]+(?:\d{3}(?:ra\d*)?)?)(?:x(\d+))?(?:@(\d+))?")
 _FLAKY = re.compile(r"flaky(\d+)(?:@(\d+))?")
 _LONG = re.compile(r"long(\d{1,6})")
 _PLACEHOLDER = re.compile(r"\{\{(lane|turn|step|prompt|steers|folder)\}\}")

@@ -13,8 +13,6 @@ from ropewalk.testing.models.ledger import Entry, Ledger
 from ropewalk.testing.models.reply import Reply
 from ropewalk.testing.models.wires import Wire
 
-_RETRY_AFTER = "1"
-
 
 class Turn:
     """Is one request being answered, noted in the ledger before its last byte goes out."""
@@ -39,11 +37,16 @@ class Turn:
         called = tuple(c.name for c in reply.calls)
         outcome = "no-tool" if "TOOL-NOT-OFFERED: " in reply.text and not called else "ok"
         told = reply.usage if asked.wants_usage else None
-        good = {"usage": told, "charged": reply.usage, "message_id": reply.id, "called": called}
-        if not asked.streaming:
+        good: dict[str, object] = {"usage": told, "charged": reply.usage, "message_id": reply.id, "called": called}
+        if self.exchange.gone():
+            self.note("left", 0, charged=reply.usage, left=True)
+        elif not asked.streaming:
             self.note(outcome, 200, **good)
             await self.exchange.whole(200, msgspec.json.encode(self.wire.whole(asked, reply)))
-            return
+        else:
+            await self._stream(asked, reply, pace, outcome, good)
+
+    async def _stream(self, asked: Asked, reply: Reply, pace: float, outcome: str, good: dict[str, object]) -> None:
         frames = list(self.wire.stream(asked, reply))
         await self.exchange.begin(_stream_type(asked))
         for number, frame in enumerate(frames):
@@ -61,7 +64,7 @@ class Turn:
         """Fails as a fault says."""
         if falls.status:
             message = self.wire.too_long if falls.name == "ctx" else falls.message
-            headers = {"retry-after": _RETRY_AFTER} if falls.retry_after else {}
+            headers = {} if falls.retry_after is None else {"retry-after": str(falls.retry_after)}
             self.note(falls.name, falls.status)
             await self.exchange.whole(
                 falls.status, msgspec.json.encode(self.wire.error(falls.status, message)), headers
