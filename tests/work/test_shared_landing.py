@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.work.sharedkit import Shared, Worker, answers, start, until
 
-from ropewalk.board import lease, names, queue
+from ropewalk.board import holder, lease, names, queue
 from ropewalk.run.work.landing import Result
 
 MakeWorker = Callable[..., Worker]
@@ -64,22 +64,20 @@ class Land(threading.Thread):
         return self.result
 
 
-def queued(shared: Shared) -> list[str]:
+def queued(shared: Shared, target: str = "main") -> list[str]:
     """Gives the tasks that wait, in order."""
     return [ref.rsplit("/", 1)[1].split(".", 1)[1] for ref in shared.git(
-        "for-each-ref", "--format=%(refname)", f"{names.QUEUE}main/"
+        "for-each-ref", "--format=%(refname)", f"{names.QUEUE}{target}/"
     ).split()]  # fmt: skip
 
 
 class Closed:
     """Is the landing lease in the hands of somebody who lives and does nothing, so that changes gather in the queue."""
 
-    def __init__(self, shared: Shared) -> None:
-        from ropewalk.board import holder
-
+    def __init__(self, shared: Shared, target: str = "main") -> None:
         self.board = shared.board("door")
         self.board.refresh()
-        found = lease.take(self.board, "main", "att-door-000000", holder.mine(), "test/door", 1.0)
+        found = lease.take(self.board, target, "att-door-000000", holder.mine(), "test/door", 1.0)
         assert found is not None
         self.lease = found
 
@@ -222,7 +220,8 @@ def test_who_is_to_end_while_landing_for_others_lets_the_lease_go(shared: Shared
     first.worker.stop.set()
     assert first.end(5).how == "stopped"
     gate.touch()
-    assert second.end().how == "landed" and shared.landed() == ["b"]
+    assert second.end().how == "landed", second.end()
+    assert shared.landed() == ["b"]
     shared.lawful()
 
 
@@ -255,3 +254,42 @@ def test_F7_thirty_two_waiting_changes_need_one_check_each(shared: Shared) -> No
     assert spent < 32 * 0.5 * 4, f"{spent:.1f} s"
     assert places[0].seconds < spent + 120
     shared.lawful()
+
+
+def test_a_return_that_is_there_already_refuses_that_change_alone(shared: Shared, worker: MakeWorker) -> None:
+    shared.add("a", "b")
+    door = Closed(shared)
+    first = Land(shared, "a")
+    until(lambda: queued(shared) == ["a"])
+    second = Land(shared, "b")
+    until(lambda: queued(shared) == ["a", "b"])
+    shared.git("update-ref", names.returned("a"), "main")
+    door.open()
+    assert first.end().how == "refused" and "tasks/a" in first.end().words
+    assert second.end().how == "landed", second.end()
+    assert shared.landed() == ["b"]
+
+
+def test_a_branch_that_is_gone_refuses_what_waits_for_it(shared: Shared) -> None:
+    shared.git("branch", "side", "main")
+    shared.add("a", target="side")
+    door = Closed(shared, "side")
+    landing = Land(shared, "a")
+    until(lambda: queued(shared, "side") == ["a"])
+    shared.git("branch", "-D", "side")
+    door.open()
+    result = landing.end()
+    assert result.how == "refused" and "side" in result.words
+
+
+def test_two_targets_are_landed_on_at_the_same_time(shared: Shared) -> None:
+    shared.git("branch", "side", "main")
+    shared.add("a")
+    shared.add("b", target="side")
+    door = Closed(shared)
+    waiting = Land(shared, "a")
+    assert Land(shared, "b").end().how == "landed"
+    assert shared.landed() == [] and shared.git("log", "-1", "--format=%s", "side") == "fix b"
+    door.open()
+    assert waiting.end().how == "landed"
+    shared.lawful(everything_checked=False)

@@ -41,19 +41,25 @@ class Lease(NamedTuple):
 
 
 def take(board: Board, target: str, attempt: str, host: str, actor: str, poll: float) -> Lease | None:
-    """Takes the lease where nobody has it, or its holder is dead; None where another has it.
+    """Takes the lease where nobody has it, its holder is dead, or it was this attempt; None where another has it.
 
     `host` names the process (holder.mine), `poll` is how often the caller looks, in seconds.
     """
     ref = names.landing_lock(target)
     old = board.ref(ref)
-    if old is not None and not is_left(board, target, poll):
+    if old is not None and not may_take(board, target, attempt, poll):
         return None
     text = f"landing {target}\nhost: {host}\nbeat: 0\nnonce: {os.urandom(6).hex()}\n{attempt}"
     made = now_object(text)
     if base.attempt(board, Step("landing_take", actor, [Move(ref, old, made.id)], [made])) is not None:
         return None
     return Lease(target, made.id, text, actor)
+
+
+def may_take(board: Board, target: str, attempt: str, poll: float) -> bool:
+    """Says whether a lease that somebody has may be taken over: by the same attempt, or from a dead holder."""
+    text = words(board, names.landing_lock(target)) or ""
+    return text.rstrip().rsplit("\n", 1)[-1] == attempt or is_left(board, target, poll)
 
 
 def is_left(board: Board, target: str, poll: float) -> bool:

@@ -175,7 +175,9 @@ def _last(board: LocalBoard, task: str) -> tuple[int, str]:
 def _return(case: _Case, task: str, new: str | None) -> str:
     if new is None:
         return _put_away(case, names.returned(task))
-    if case.before.ref(names.returned(task)) is not None:
+    before = state.need(case.before, task)
+    # what others merged may be on the target as another commit
+    if case.before.ref(names.returned(task)) is not None and (before is None or before.state != "pending"):
         return "its task is returned already"
     if _claim_at(case.after, names.claim(task)) is None:
         return "its task is not claimed"

@@ -11,21 +11,21 @@ from __future__ import annotations
 import os
 import queue as queues
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from ropewalk.board import holder, lease, names, queue
-from ropewalk.board.base import Step
+from ropewalk.board import lease, names, queue, state
+from ropewalk.board.base import Step, attempt
 from ropewalk.board.lease import Lease
 from ropewalk.board.queue import Entry, Gone, Place
 from ropewalk.board.remote import RemoteBoard
 from ropewalk.board.wire import Object
 from ropewalk.core import clock
 from ropewalk.core.errors import CasMismatchError, RemoteError, RopewalkError
-from ropewalk.remote import importing, transport
+from ropewalk.core.ids import short_ref
+from ropewalk.run.work import shared_refs
 from ropewalk.run.work.evidence import SHELL
 from ropewalk.run.work.landing import Result, refused
 from ropewalk.run.work.lease import Lease as Own
@@ -42,7 +42,6 @@ BEHIND = 16
 
 _LOOK_SECONDS, _TICK = 3.0, 0.1
 _REBUILDS = 20
-_PREFIX = "refs/board/"
 
 
 class Again(Exception):
@@ -64,13 +63,6 @@ class Settings(NamedTuple):
     tell: Callable[..., object]
 
 
-def key(board: RemoteBoard) -> str:
-    """Gives a short name for a board among the refs of a store."""
-    from hashlib import sha256
-
-    return sha256(board.name.encode()).hexdigest()[:12]
-
-
 class Holder:
     """Lands for everybody as long as the lease is held; used by one thread."""
 
@@ -83,17 +75,17 @@ class Holder:
         self.is_over = False
         self._beaten = clock.monotonic()
         self._command = drive.orders([*SHELL, "true"], 1.0, settings.checks, policy=setup.policy_of(store))
-        self._number = 0
 
     def serve(self) -> None:
         """Lands what waits until one's own change is settled. Raises `E_FENCED` when the lease is another's."""
         board = self.board
         board.lend(os.path.join(self.store.layout.repo, "objects"))
-        self._sweep()
+        shared_refs.sweep(board, self.store, self.lease.actor)
         while not self.is_over and not self._ends():
             board.refresh()
             if not lease.is_held(board, self.lease):
                 raise lease.lost(self.lease)
+            state.law(board)
             entries, stale = queue.waiting(board, self.lease.target)
             if stale:
                 self._drop(stale)
@@ -105,30 +97,25 @@ class Holder:
             except Again:
                 continue
             except Protected:
-                self._tell_protected()
+                self._tell("protected")  # so that each has its change merged by others (F13)
                 raise
 
     def _ends(self) -> bool:
         return self.own.stop.ends_worker
 
     def _drop(self, stale: Sequence[Move]) -> None:
-        try:
-            self.board.push(Step("queue_tidy", self.lease.actor, stale))
-        except CasMismatchError:
-            pass  # others tidy too
+        attempt(self.board, Step("queue_tidy", self.lease.actor, stale))  # others tidy too
 
-    def _tell_protected(self) -> None:
-        """Tells all who wait that nobody can push the target, so that each has its change merged by others (F13)."""
+    def _tell(self, how: str, words: str = "", only: Callable[[Entry], bool] = lambda entry: True) -> None:
+        """Tells all who wait, or some of them, that the holder can do nothing for their changes, and why."""
         board = self.board
         for _ in range(_REBUILDS):
             board.refresh()
-            entries, _ = queue.waiting(board, self.lease.target)
-            told = [queue.told(entry, "protected", {}) for entry in entries]
-            try:
-                board.push(Step("queue_tell", self.lease.actor, [move for move, _ in told], [one for _, one in told]))
+            entries = [entry for entry in queue.waiting(board, self.lease.target)[0] if only(entry)]
+            told = [queue.told(entry, how, {"words": words}) for entry in entries]
+            step = Step("queue_tell", self.lease.actor, [move for move, _ in told], [one for _, one in told])
+            if not told or attempt(board, step) is None:
                 return
-            except CasMismatchError:
-                continue
 
     # one batch
 
@@ -136,9 +123,11 @@ class Holder:
         """Lands a batch and pushes it as it comes, until all of it is settled; `Again` when the board is another."""
         head = self.board.ref(self.branch)
         if head is None:
-            raise Again
+            return self._tell("refused", f"there is no branch {self.lease.target} to land on")
         self.settings.tell("landing_batch", target=self.lease.target, waiting=len(entries))
-        with self._brought(head, entries) as ref:
+        changes = {f"change-{number}": entry.id for number, entry in enumerate(entries)}
+        with shared_refs.brought(self.board, self.store, {"head": head, **changes}, self.lease.actor) as folder:
+            ref = f"{folder}head"
             run = _Run(self.store.layout.root, ref, entries, self._command, self.settings)
             batch = _Batch(head, entries)
             run.start()
@@ -174,18 +163,22 @@ class Holder:
             return
         self.store.flush()
         self.store.expose()
+        why: CasMismatchError | None = None
         for _ in range(_REBUILDS):
             if any(entry.ref == self.mine.ref for entry, _ in ready):
                 with self.own.still():
-                    pushed = self._try(batch, ready)
+                    why = self._try(batch, ready)
             else:
-                pushed = self._try(batch, ready)
-            if pushed:
+                why = self._try(batch, ready)
+            if why is None:
                 return
+        # a ref is where no look has it: something of that task is there that is not to be there
+        stuck = why.details.get("ref") if why is not None else None
+        self._tell("refused", why.message if why is not None else "", lambda entry: stuck in _refs_of(entry))
         raise Again
 
-    def _try(self, batch: _Batch, ready: Sequence[tuple[Entry, Outcome]]) -> bool:
-        """Pushes once; says whether it was taken. `Again` when it can't be taken like this any more."""
+    def _try(self, batch: _Batch, ready: Sequence[tuple[Entry, Outcome]]) -> CasMismatchError | None:
+        """Pushes once; gives what was not as it has to be. `Again` when it can't be taken like this any more."""
         board = self.board
         # the last push lets the lease go; one's own is in every batch
         is_last = len(ready) == len(batch.left())
@@ -197,14 +190,14 @@ class Holder:
         moves.append(Move(beat.name, beat.old, None) if is_last else beat)
         try:
             board.push(Step("land", self.lease.actor, moves, objects if is_last else [*objects, made]))
-        except CasMismatchError:
+        except CasMismatchError as error:
             board.refresh()
             if not lease.is_held(board, self.lease):
                 raise lease.lost(self.lease) from None
             if board.ref(self.branch) != batch.head:
                 self.settings.tell("landing_head_moved", target=self.lease.target)
                 raise Again from None
-            return False  # a heartbeat came between
+            return error  # a heartbeat came between
         except RemoteError as error:
             if error.details.get("reason") == "rejected" and error.details.get("ref") == self.lease.target:
                 raise Protected from None
@@ -213,7 +206,7 @@ class Holder:
         batch.pushed(ready, head)
         landed = [entry.task for entry, outcome in ready if isinstance(outcome.result, Landed)]
         self.settings.tell("landing_pushed", target=self.lease.target, tasks=landed, head=head)
-        return True
+        return None
 
     def _moves(self, batch: _Batch, ready: Sequence[tuple[Entry, Outcome]]) -> tuple[list[Move], list[Object], str]:
         moves: list[Move] = []
@@ -238,37 +231,10 @@ class Holder:
             moves.append(Move(self.branch, batch.head, head))
         return moves, objects, head
 
-    # refs of the store
 
-    @contextmanager
-    def _brought(self, head: str, entries: Sequence[Entry]) -> Iterator[str]:
-        """Gives a new ref of the store at a head, with all that waits there too, and removes it at the end."""
-        self._number += 1
-        folder = f"{_PREFIX}{key(self.board)}/{os.getpid()}-{holder.started(os.getpid())}-{self._number}/"
-        ref = f"{folder}head"
-        wanted = {ref: head} | {f"{folder}change-{n}": entry.id for n, entry in enumerate(entries)}
-        there = transport.place(self.board.mirror.path)
-        importing.bring_refs(self.store, there, wanted, [], kind="board_fetch", actor=self.lease.actor)
-        try:
-            yield ref
-        finally:
-            self._remove([name for name, _ in self.store.refs(folder)])
-
-    def _remove(self, refs: Sequence[str]) -> None:
-        moves = [Move(name, oid, None) for name in refs if (oid := self.store.ref(name)) is not None]
-        if moves:
-            with self.store.transaction() as tx:
-                tx.record("board_done", self.lease.actor, moves)
-
-    def _sweep(self) -> None:
-        """Removes what holders on this host left that are dead."""
-        prefix = f"{_PREFIX}{key(self.board)}/"
-        left = []
-        for name, _ in self.store.refs(prefix):
-            pid, _, rest = name[len(prefix) :].partition("-")
-            if pid.isdigit() and holder.started(int(pid)) != rest.split("-")[0]:
-                left.append(name)
-        self._remove(left)
+def _refs_of(entry: Entry) -> list[str]:
+    """Gives the refs that are made for a task when it has landed, as errors name them."""
+    return [short_ref(name) for name in (names.returned(entry.task), names.verdict(entry.task))]
 
 
 def _waits(board: RemoteBoard, entry: Entry) -> bool:

@@ -18,10 +18,9 @@ from ropewalk.board.queue import Entry, Wanted
 from ropewalk.board.remote import RemoteBoard
 from ropewalk.core import clock
 from ropewalk.core.errors import FencedError, InternalError, NotFoundError, RemoteError
-from ropewalk.remote import importing, transport
-from ropewalk.run.work import shared_pending
+from ropewalk.run.work import shared_pending, shared_refs
 from ropewalk.run.work.landing import Change, Result
-from ropewalk.run.work.shared_holder import Holder, Protected, Settings, key
+from ropewalk.run.work.shared_holder import Holder, Protected, Settings
 from ropewalk.store.store import Store
 
 _TICK = 0.1
@@ -41,7 +40,7 @@ class SharedLanding:
     def __init__(self, *, jobs: int = 0, tell: Callable[..., object] = lambda kind, **facts: None) -> None:
         self._jobs, self._tell = jobs, tell
         self._protected: set[str] = set()
-        self._keys: dict[str, str] = {}
+        self._prefixes: dict[str, str] = {}
 
     def head(self, board: Board, store: Store, target: str) -> str:
         """Gives the head of a target branch, and brings it into the store."""
@@ -52,16 +51,13 @@ class SharedLanding:
             raise NotFoundError(
                 f"there is no branch {target} on {board.name}", hint="a task lands on a branch that is there"
             )
-        self._keys[target] = key(remote)
-        importing.bring_refs(
-            store, transport.place(remote.mirror.path), {self.ref(target): found}, [], kind="board_fetch",
-            actor="ropewalk/board",
-        )  # fmt: skip
+        self._prefixes[target] = shared_refs.prefix(remote)
+        shared_refs.bring(remote, store, {self.ref(target): found}, "ropewalk/board")
         return found
 
     def ref(self, target: str) -> str:
         """Gives the ref of the store that shows the board's target; `head` was called for it before."""
-        return f"refs/board/{self._keys[target]}/heads/{target}"
+        return f"{self._prefixes[target]}heads/{target}"
 
     def land(self, board: Board, store: Store, change: Change) -> Result:
         """Lands a change once its check passed on the very tree that it makes, whichever worker does it."""
@@ -208,7 +204,7 @@ class _Wait:
         ref = names.landing_lock(self.target)
         if self.board.ref(ref) is not None:
             self._free = 0
-            if not leases.is_left(self.board, self.target, self._poll):
+            if not leases.may_take(self.board, self.target, held.attempt, self._poll):
                 return False
         else:
             # whose change is the first takes it at once, the others when nobody does

@@ -11,10 +11,9 @@ from ropewalk.board.base import Step, now_object
 from ropewalk.board.remote import RemoteBoard
 from ropewalk.board.state import Status
 from ropewalk.core.errors import CasMismatchError, FencedError, NotFoundError, RopewalkError
-from ropewalk.remote import importing, transport
+from ropewalk.run.work import shared_refs
 from ropewalk.run.work.evidence import orders
 from ropewalk.run.work.landing import Change, Result, refused
-from ropewalk.run.work.shared_holder import key
 from ropewalk.store import land as lands
 from ropewalk.store.oplog import Move
 from ropewalk.store.store import Store
@@ -45,15 +44,12 @@ def land(board: RemoteBoard, store: Store, change: Change, jobs: int) -> Result:
         raise NotFoundError(
             f"there is no branch {task.target} on {board.name}", hint="a task lands on a branch that is there"
         )
-    ref = f"refs/board/{key(board)}/pending/{held.attempt}"
-    _bring(board, store, {ref: head}, held.actor)
-    try:
-        how = orders(store, change.command, change.seconds, change.checks, change.lease.stop)._replace(
-            jobs=jobs or os.cpu_count() or 1
-        )
+    with shared_refs.brought(board, store, {"head": head}, held.actor) as folder:
+        ref = f"{folder}head"
+        how = orders(store, change.command, change.seconds, change.checks, change.lease.stop)
         request = lands.request(agent=held.actor, change=change.change, ref=ref)
         try:
-            (outcome,) = drive.land_checked(store, ref, [request], how)
+            (outcome,) = drive.land_checked(store, ref, [request], how._replace(jobs=jobs or how.jobs))
         except RopewalkError as error:
             return refused(error)
         if isinstance(outcome.result, RopewalkError):
@@ -61,8 +57,6 @@ def land(board: RemoteBoard, store: Store, change: Change, jobs: int) -> Result:
         if outcome.result.status == "up_to_date":
             return Result("unchanged")
         return _push(board, store, change, outcome.result.landed, how.command.environment)
-    finally:
-        _forget(store, ref, held.actor)
 
 
 def _push(board: RemoteBoard, store: Store, change: Change, commit: str, environment: str) -> Result:
@@ -115,16 +109,10 @@ def _merged(board: RemoteBoard, store: Store, status: Status, actor: str) -> str
         return None
     if board.on_target([status.returned], head):
         return status.returned
-    folder = f"refs/board/{key(board)}/settling/{os.getpid()}"
-    _bring(board, store, {f"{folder}/head": head, f"{folder}/change": status.returned}, actor)
-    try:
-        listed = store.git(
-            "rev-list", "--cherry-mark", "--left-only", "--no-merges", f"{head}...{status.returned}", timeout=600
-        ).text()
+    with shared_refs.brought(board, store, {"head": head, "change": status.returned}, actor):
+        sides = f"{head}...{status.returned}"
+        listed = store.git("rev-list", "--cherry-mark", "--left-only", "--no-merges", sides, timeout=600).text()
         return next((line[1:] for line in listed.splitlines() if line.startswith("=")), None)
-    finally:
-        _forget(store, f"{folder}/head", actor)
-        _forget(store, f"{folder}/change", actor)
 
 
 def _settled(board: RemoteBoard, status: Status, at: str, actor: str) -> Step:
@@ -148,13 +136,3 @@ def _settled(board: RemoteBoard, status: Status, at: str, actor: str) -> Step:
     if opened is not None:
         moves.append(Move(names.opened(status.id), opened, None))
     return Step("land_merged", actor, moves, [verdict])
-
-
-def _bring(board: RemoteBoard, store: Store, wanted: dict[str, str], actor: str) -> None:
-    importing.bring_refs(store, transport.place(board.mirror.path), wanted, [], kind="board_fetch", actor=actor)
-
-
-def _forget(store: Store, ref: str, actor: str) -> None:
-    if (oid := store.ref(ref)) is not None:
-        with store.transaction() as tx:
-            tx.record("board_done", actor, [Move(ref, oid, None)])
