@@ -390,6 +390,20 @@ def test_what_is_archived_stays(kit: Kit, board: LocalBoard) -> None:
     assert push(kit, [(kept, None), (f"{kept}-2", kit.store.ref(kept))]) == {}
 
 
+def test_what_a_board_deletes_in_one_push_needs_no_word_where_it_is_kept(kit: Kit) -> None:
+    ids = [f"{n:040x}" for n in range(1, 31)]
+    gone = [Command(oid, ZERO, f"refs/swarm/claims/t{n}") for n, oid in enumerate(ids)]
+    kept = [Command(ZERO, oid, f"refs/swarm/archive/claims/t{n}@att-w-1") for n, oid in enumerate(ids)]
+    told = [Command(ZERO, "f" * 40, f"refs/swarm/archive/claims/t{n}@att-w-1") for n in range(30)]
+    index = [Command(oid, ZERO, f"refs/swarm/open/t{n}") for n, oid in enumerate(ids)]
+    history = Command(ZERO, "f" * 40, names.LOG)
+    for fine in (kept + gone, told + gone, index, [history, *gone]):
+        assert receiving.refusals(fine, STRANGER) == []
+    branches = [Command(oid, ZERO, f"refs/heads/t{n}") for n, oid in enumerate(ids)]
+    for lost in (gone, gone + kept[:10], branches, [history, *branches]):
+        assert any("delete-many" in line for line in receiving.refusals(lost, STRANGER))
+
+
 # what readers of files see
 
 

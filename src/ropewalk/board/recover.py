@@ -7,7 +7,7 @@ for a lease. What an object says of its date counts for nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -386,9 +386,3 @@ def recover(board: Board, poll: float, actor: str, *, everything: bool = False, 
     return reconcile(
         board, ages(board, state.look(board, everything=everything), poll), actor, everything=everything, heirs=heirs
     )
-
-
-def waits_for(statuses: Sequence[Status], seen: Mapping[str, float], beat_seconds: float) -> float | None:
-    """Gives in how many seconds the next lease can end, None where nothing is held."""
-    left = [max(0.0, lease(s, beat_seconds) - seen.get(s.id, 0.0)) for s in statuses if s.claim_id is not None]
-    return min(left, default=None)

@@ -29,6 +29,10 @@ from ropewalk.store.store import Store
 
 LAND = "refs/land/"
 BOARD = "refs/swarm/"
+HISTORY, ARCHIVE = BOARD + "log", BOARD + "archive/"
+INDEX = (BOARD + "open/", BOARD + "locks/", BOARD + "queue/")
+"""Are refs of a board that follow from others."""
+
 ZERO = "0" * 40
 MANY = 10
 """How many refs a push deletes at most without the push option `delete-many`."""
@@ -98,10 +102,22 @@ def refusals(commands: Sequence[Command], push: Push) -> list[str]:
             found.append(f"{one.ref}: there is nothing to delete; it only lands")
         elif not one.ref.startswith(("refs/heads/", "refs/tags/", LAND, BOARD)):
             found.append(f"{one.ref}: pushes go to branches, tags, {LAND}BRANCH and the board's refs")
-    deleted = sum(one.new == ZERO for one in commands)
+    deleted = _lost(commands)
     if deleted > MANY and "delete-many" not in push.options:
         found.append(f"{deleted} refs would be deleted; push with `-o delete-many` if that is meant")
     return found
+
+
+def _lost(commands: Sequence[Command]) -> int:
+    """Gives how many refs a push deletes that it keeps nowhere else, and that nothing is made from anew."""
+    kept = {one.new for one in commands}
+    is_history = any(one.ref == HISTORY and one.new != ZERO for one in commands)
+    gone = [one for one in commands if one.new == ZERO and one.old not in kept and not one.ref.startswith(INDEX)]
+    if is_history:
+        return sum(not one.ref.startswith(BOARD) for one in gone)
+    # what is archived may say there why, and is another object then
+    was = {one.old for one in commands}
+    return len(gone) - sum(one.ref.startswith(ARCHIVE) and one.old == ZERO and one.new not in was for one in commands)
 
 
 def receive(store: Store, commands: Sequence[Command], push: Push, judge: Judge | None = None) -> list[Answer]:
