@@ -163,6 +163,12 @@ def run_workers(script: str, kind: str, count: int, seconds: float, settings: di
                 text=True,
             )
         )
+    return released(workers, kind)
+
+
+def released(workers: Sequence[subprocess.Popen[str]], kind: str) -> Result:
+    """Releases workers at one moment once all are ready, and gives all their times."""
+    count = len(workers)
     try:
         for worker in workers:
             assert worker.stdout is not None
