@@ -34,6 +34,8 @@ def main(argv: list[str]) -> int:
     if bridge is not None:
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # its connections inherit it: an answer comes in small parts, and each would wait 40 ms for the one before
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listening.bind(("127.0.0.1", bridge[0]))
         listening.listen(128)
         os.set_inheritable(listening.fileno(), False)
