@@ -20,7 +20,6 @@ import msgspec
 from tests.board import invariants
 
 from ropewalk.board import claim, holder, names, state, tasks, wire
-from ropewalk.board.base import words
 from ropewalk.board.claim import As, Held
 from ropewalk.board.remote import RemoteBoard
 from ropewalk.board.wire import Outcome, Verdict
@@ -252,5 +251,3 @@ def _main(folder: str, address: str, name: str, host: str, *given: str) -> None:
 
 if __name__ == "__main__":
     _main(*sys.argv[1:])
-
-__all__ = ["LOGGED", "Shared", "Worker", "answers", "kill", "start", "until", "words"]

@@ -29,6 +29,7 @@ from ropewalk.run.work import shared_refs
 from ropewalk.run.work.evidence import SHELL
 from ropewalk.run.work.landing import Result, refused
 from ropewalk.run.work.lease import Lease as Own
+from ropewalk.run.work.shared_bell import ring
 from ropewalk.store import land
 from ropewalk.store.land import Landed
 from ropewalk.store.oplog import Move
@@ -115,6 +116,8 @@ class Holder:
             told = [queue.told(entry, how, {"words": words}) for entry in entries]
             step = Step("queue_tell", self.lease.actor, [move for move, _ in told], [one for _, one in told])
             if not told or attempt(board, step) is None:
+                for entry in entries:
+                    ring(board.folder, entry.attempt)
                 return
 
     # one batch
@@ -204,6 +207,8 @@ class Holder:
             raise
         self.lease, self._beaten, self.is_over = new_lease, clock.monotonic(), is_last
         batch.pushed(ready, head)
+        for entry, _ in ready:
+            ring(board.folder, entry.attempt)
         landed = [entry.task for entry, outcome in ready if isinstance(outcome.result, Landed)]
         self.settings.tell("landing_pushed", target=self.lease.target, tasks=landed, head=head)
         return None

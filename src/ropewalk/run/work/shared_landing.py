@@ -20,6 +20,7 @@ from ropewalk.core import clock
 from ropewalk.core.errors import FencedError, InternalError, NotFoundError, RemoteError
 from ropewalk.run.work import shared_pending, shared_refs
 from ropewalk.run.work.landing import Change, Result
+from ropewalk.run.work.shared_bell import Bell, ring
 from ropewalk.run.work.shared_holder import Holder, Protected, Settings
 from ropewalk.store.store import Store
 
@@ -105,9 +106,10 @@ class _Wait:
         except FencedError as error:
             return Result("fenced", words=error.message)
         self.settings.tell("landing_queued", task=entry.task, target=self.target, place=entry.ref.rsplit("/", 1)[1])
-        return self._wait(entry)
+        with Bell(self.board.folder, entry.attempt) as bell:
+            return self._wait(entry, bell)
 
-    def _wait(self, entry: Entry) -> Result:
+    def _wait(self, entry: Entry, bell: Bell) -> Result:
         since: float | None = None
         lost = 0
         while True:
@@ -133,14 +135,14 @@ class _Wait:
                     raise
                 if self.lease.stop.is_set():
                     return Result("stopped", words=error.message)
-            self._pause()
+            self._pause(bell)
 
-    def _pause(self) -> None:
-        """Waits until it is time to look again, or the attempt is to end; the times drift apart."""
+    def _pause(self, bell: Bell) -> None:
+        """Waits until it is time to look again, who lands says so, or the attempt is to end; the times drift apart."""
         until = clock.monotonic() + self._poll * random.uniform(0.7, 1.3)
         self._poll = min(self._poll * _SLOWER, _LAST_POLL)
         # an event that counts as set when another is does not wake who waits for it
-        while not self.lease.stop.is_set() and (left := until - clock.monotonic()) > 0:
+        while not self.lease.stop.is_set() and (left := until - clock.monotonic()) > 0 and not bell.heard():
             self.lease.stop.wait(min(left, _TICK))
 
     def _ended(self) -> Result | None:
@@ -229,9 +231,11 @@ class _Wait:
         return True
 
     def _release(self, serving: Holder) -> None:
-        if serving.is_over:
-            return
         try:
-            leases.release(self.board, serving.lease)
+            if not serving.is_over:
+                leases.release(self.board, serving.lease)
         except RemoteError:
-            pass  # the board is out of reach; this process ends or beats no more, so that the lease ends by itself
+            return  # the board is out of reach; this process ends or beats no more, so that the lease ends by itself
+        entries, _ = queue.waiting(self.board, self.target)
+        for entry in entries[:1]:
+            ring(self.board.folder, entry.attempt)
