@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
@@ -9,6 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -144,6 +147,21 @@ def test_https(kit: Kit, tmp_path: Path) -> None:
     assert kit.store.ref("refs/heads/topic") == kit.main()
 
 
+def test_an_answer_does_not_wait_for_its_head(kit: Kit) -> None:
+    """A head and its body are two parts: by Nagle's algorithm the body would wait 40 ms for the head's receipt."""
+    took = []
+    with served(kit) as url:
+        base = urllib.parse.urlsplit(url)
+        connection = http.client.HTTPConnection(base.hostname or "", base.port, timeout=20)
+        for _ in range(30):
+            begun = time.monotonic()
+            connection.request("GET", "/healthz")
+            connection.getresponse().read()
+            took.append(time.monotonic() - begun)
+        connection.close()
+    assert min(took[5:]) < 0.03
+
+
 def test_what_is_told_of_tokens(kit: Kit) -> None:
     secret = token(kit, "one", "read", "land")
     shown = json.dumps(rw(kit.root, "token", "list")[1])
@@ -184,8 +202,15 @@ def test_large_pushes_and_many_at_once(kit: Kit, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["--port", "x"], ["--port", "70000"], ["--nope"], ["--host", "no.such.host.invalid"], ["--key", "k"],
-     ["--cert", "/dev/null"], ["--cert", "/nonexistent"]],
+    [
+        ["--port", "x"],
+        ["--port", "70000"],
+        ["--nope"],
+        ["--host", "no.such.host.invalid"],
+        ["--key", "k"],
+        ["--cert", "/dev/null"],
+        ["--cert", "/nonexistent"],
+    ],
 )
 def test_words_that_do_not_fit(kit: Kit, words: list[str]) -> None:
     argv = [sys.executable, "-m", "ropewalk.cli.main", "serve", *words, "--store", kit.root]
