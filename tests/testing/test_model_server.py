@@ -753,6 +753,20 @@ def test_the_ledger_is_exact_under_many_lanes_at_once(shared: ModelServer) -> No
         assert all(f"Do {number}.".encode() in (shared.body(e.number) or b"") for e in shared.entries(f"many{number}"))
 
 
+def test_small_parts_are_sent_at_once(shared: ModelServer) -> None:
+    """A head and its body are two parts: with Nagle's algorithm each answer would wait 40 ms for the other's word."""
+    base = urllib.parse.urlsplit(shared.base)
+    connection = http.client.HTTPConnection(base.hostname or "", base.port, timeout=20)
+    took = []
+    for _ in range(30):
+        begun = time.monotonic()
+        connection.request("GET", "/quick/text/v1/models")
+        connection.getresponse().read()
+        took.append(time.monotonic() - begun)
+    connection.close()
+    assert min(took[5:]) < 0.03
+
+
 def test_the_command_serves_and_ends(tmp_path: Path) -> None:
     (tmp_path / "hi.json").write_text('[{"text": "hi"}]', encoding="utf-8")
     words = [sys.executable, "-m", "ropewalk.testing.model_server", "--scripts", str(tmp_path), "--key", "k"]

@@ -121,7 +121,16 @@ def running(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    made = socket.create_server((host, port), backlog=1024, family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    # named as TCP, since asyncio sends small parts at once (TCP_NODELAY) only for a socket that says so
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+    except OSError:
+        made.close()
+        raise
+    made.listen(1024)
     made.setblocking(False)
     return made
 

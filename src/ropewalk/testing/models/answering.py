@@ -184,8 +184,11 @@ def _is_side(plan: Script, asked: Asked) -> bool:
 def _main(entry: Entry, plan: Script, asked: Asked, place: Place) -> Reply:
     """Gives the answer of a step."""
     values = {"lane": entry.lane, "turn": place.turn, "step": place.step, "prompt": place.prompt,
-              "steers": "; ".join(place.steers), "folder": asked.folder()}  # fmt: skip
-    step: Step = script.with_values(plan.step(place), values)
+              "steers": "; ".join(place.steers), "folder": ""}  # fmt: skip
+    step: Step = plan.step(place)
+    if b"{{folder}}" in msgspec.json.encode(step):  # it is looked for in all of the prompt
+        values["folder"] = asked.folder()
+    step = script.with_values(step, values)
     nonce, text, calls = uuid.uuid4().hex[:8], step.text or "", []
     for number, one in enumerate(step.calls):
         chosen = fill.choose(one, asked)
