@@ -107,9 +107,11 @@ def history(board: Board) -> History:
 
 
 def closed_refs(board: Board) -> int:
-    """Gives how many refs of closed tasks a board has; from `MANY` on it wants to be compacted."""
-    tasks = {task for task, status in state.look(board, everything=True).items() if status.state in state.CLOSED}
-    return sum(len(refs) for task, refs in _refs(board).items() if task in tasks)
+    """Gives how many refs of closed tasks a board has, from the refs alone; above `MANY` it wants to be compacted."""
+    refs = _refs(board)
+    return sum(
+        len(mine) for task, mine in refs.items() if names.verdict(task) in mine and names.opened(task) not in mine
+    )
 
 
 def _batch(board: Board, actor: str, days: float) -> dict[str, int]:
