@@ -15,13 +15,19 @@ def render(envelope: dict[str, Any]) -> str:
     if not envelope["ok"]:
         return _error(envelope["error"])
     result = envelope["result"]
-    special = _SPECIAL.get(envelope["op"])
+    special = _SPECIAL.get(envelope["op"]) or _of_a_board(envelope["op"])
     lines = special(result) if special else list(_lines(result))
     lines += [f"warning: {w}" for w in envelope.get("warnings", [])]
     recovered = envelope.get("meta", {}).get("recovered")
     if recovered:
         lines.append("recovered after a power loss: " + ", ".join(f"{v} {k}" for k, v in recovered.items()))
     return "".join(f"{line}\n" for line in lines)
+
+
+def _of_a_board(operation: str) -> Callable[[dict[str, Any]], list[str]] | None:
+    from ropewalk.cli import boardview
+
+    return boardview.of(operation)
 
 
 def _error(error: dict[str, Any]) -> str:
@@ -51,6 +57,9 @@ def _known_details(details: Any) -> list[str]:
         lines.append(
             f"  {one.get('status', 'failed')} {one.get('landed') or one['head']} {one.get('error', '')}".rstrip()
         )
+    problems = details.get("problems")
+    if isinstance(problems, list) and len(problems) > 1:
+        lines += [f"  {one}" for one in problems]
     if details.get("stale"):
         lines.append(f"stale: {', '.join(details['stale'])}")
     output = details.get("output")

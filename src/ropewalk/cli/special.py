@@ -83,8 +83,8 @@ def _mcp(words: list[str]) -> int:
             _print(
                 f"usage: rw mcp [--profile {'|'.join(PROFILES)}] [--store DIR] [--as FAMILY/INSTANCE]\n\n"
                 f"{SUMMARIES['mcp']}.\n\n"
-                "  --profile PROFILE     list the small set of tools (core, default), those of a board, or all (full);\n"
-                "                        any can be called\n"
+                "  --profile PROFILE     list the small set of tools (core, default), those of a board\n"
+                "                        (board), or all (full); any can be called\n"
                 "  --store DIR           the store's folder\n"
                 "  --as FAMILY/INSTANCE  who makes the writes of this server\n"
             )
