@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
+from ropewalk.board.base import Board
 from ropewalk.board.local import LocalBoard
-from ropewalk.board.remote import RemoteBoard
 from ropewalk.core.errors import RopewalkError
 from ropewalk.lane.harness.base import Harness
 from ropewalk.lane.harness.command import CommandHarness
@@ -23,7 +23,6 @@ from ropewalk.lane.harness.scripted import ScriptedHarness
 from ropewalk.run.interrupts import Interrupts
 from ropewalk.run.work.loop import work
 from ropewalk.run.work.options import Options
-from ropewalk.run.work.shared_landing import SharedLanding
 from ropewalk.store.store import Store
 
 
@@ -43,11 +42,16 @@ def main() -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with Store(root) as store, Interrupts() as interrupts:
-        board: LocalBoard | RemoteBoard = LocalBoard(store) if remote is None else RemoteBoard(remote, cache)
+        board: Board = LocalBoard(store)
         if remote is not None:
+            from ropewalk.board.remote import RemoteBoard
+            from ropewalk.run.work.shared_landing import SharedLanding
+
+            board = RemoteBoard(remote, cache)
             asked["another"] = lambda store: RemoteBoard(remote, cache)
             asked["landing"] = SharedLanding()
-        board.beat_seconds = beat or board.beat_seconds
+        if beat is not None:
+            setattr(board, "beat_seconds", beat)  # noqa: B010
         try:
             report = work(
                 board, store,

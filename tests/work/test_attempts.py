@@ -48,7 +48,7 @@ def test_the_events_tell_what_metrics_count(bench: WorkKit) -> None:
     (won,) = process.kinds("claim")
     (verdict,) = process.kinds("verdict")
     assert won["outcome"] == "won" and won["att"] == verdict["att"]
-    assert verdict["fixed"] is True and verdict["pushed"] is True and verdict["task"] == "one"
+    assert verdict["fixed"] is True and verdict["verdict_pushed"] is True and verdict["task"] == "one"
     assert process.kinds("dispatch_started")
 
 

@@ -27,16 +27,20 @@ class Deleted(msgspec.Struct, frozen=True, omit_defaults=True):
     trash: str | None = None
 
 
-def delete(store: Store, ws: Workspace, agent: str, *, force: bool, bin: str | None = None) -> Deleted:
+def delete(
+    store: Store, ws: Workspace, agent: str, *, force: bool, bin: str | None = None, spent: bool = False
+) -> Deleted:
     """Deletes a workspace; the caller holds it. `E_UNLANDED` with the list of its work unless forced.
 
     What it held is archived as a changeset under `refs/archive/ws/NAME/N` first, and its folder goes to the trash
     folder `bin`, if there is one. Files that were held back, and commits and stashes that only its own repository
-    has, are named in `lost`: they are in the trash alone.
+    has, are named in `lost`: they are in the trash alone. A `spent` one is not looked at: all it held has landed.
     """
     archived: tuple[str, str] | None = None
     lost: list[str] = []
-    if ws.state == "ready":
+    if ws.state == "ready" and spent:
+        ws = state.save(store, msgspec.structs.replace(ws, state="removing"))
+    elif ws.state == "ready":
         try:
             ws = move.settle(store, ws)
             store.objects.take_new()

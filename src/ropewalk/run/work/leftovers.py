@@ -97,12 +97,7 @@ def drop(store: Store, attempt: str, actor: str, *, keep: bool) -> None:
     if ws is None:
         return
     with state.held(store, attempt):
-        ws = state.need(store, attempt)
-        if not keep and ws.state == "ready":
-            import msgspec
-
-            ws = state.save(store, msgspec.structs.replace(ws, state="removing"))
-        removal.delete(store, ws, actor, force=True)
+        removal.delete(store, state.need(store, attempt), actor, force=True, spent=not keep)
 
 
 def _age(path: str) -> float:

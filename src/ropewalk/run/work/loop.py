@@ -36,7 +36,10 @@ from ropewalk.store.store import Store
 
 _FIRST_PAUSE, _LONGEST_PAUSE, _OUTAGE_PAUSE = 0.05, 1.0, 30.0
 _OBSERVE_SECONDS = 5.0
-_SHARE = 20
+_LOOKS, _STALE = 8, 4
+"""Are how often a worker looks anew in one turn, and after how many tasks that others took it does."""
+
+_SHARE = 10
 """Is how many times as long as a look takes an idle worker pauses at least, so that a large board is no load."""
 
 _ORDER: tuple[Ended, ...] = ("gave_up", "stopped", "claims_left", "once", "empty")
@@ -159,7 +162,7 @@ class _Loop:
         self.kept: list[Held] = []
         self._seen: _Seen | None = None
         self._full_at = self._observed_at = float("-inf")
-        self._pause = _FIRST_PAUSE
+        self._pause, self._refreshed = _FIRST_PAUSE, 0.0
         self._waiting_since: float | None = None
         self._outage_since: float | None = None
 
@@ -181,8 +184,10 @@ class _Loop:
 
     def _turn(self) -> tuple[Ended, str] | None:
         """Does one task, or waits for one; gives the end when there is one."""
+        began = clock.monotonic()
         try:
             self.board.refresh()
+            self._refreshed = clock.monotonic() - began
             state.law(self.board)
             self._settle_kept()
             status = self._next()
@@ -238,21 +243,26 @@ class _Loop:
 
     def _next(self) -> Status | None:
         """Gives a task to try, None where there is none now."""
-        seen = self._seen
-        now = clock.monotonic()
-        if seen is None or not any(seen.groups) or now - seen.at > max(0.02, _SHARE / 2 * seen.took):
-            full = now - self._full_at >= self.options.look_seconds
-            seen = self._look(full=full)
-            if not seen.groups and not full:
-                seen = self._look(full=True)
-        while seen.groups:
+        for _ in range(_LOOKS):
+            now = clock.monotonic()
+            seen = self._seen
+            if seen is None or not seen.groups or now - seen.at > min(_SHARE * seen.took, _LONGEST_PAUSE):
+                seen = self._look(full=now - self._full_at >= self.options.look_seconds)
+                if not seen.groups and self._full_at < now:
+                    seen = self._look(full=True)
+                if not seen.groups:
+                    return None
             busy = sum(1 for s in seen.statuses.values() if s.claim is not None and self._is_here(s.claim.host))
-            status = self.choice.pick(seen.groups[0], busy)
-            if not seen.groups[0]:
-                seen.groups.pop(0)
-            fresh = status if self._seen is seen and seen.at >= now else state.need(self.board, status.id)
-            if fresh is not None and fresh.state == "ready":
-                return fresh
+            for _ in range(_STALE):
+                if not seen.groups:
+                    break
+                status = self.choice.pick(seen.groups[0], busy)
+                if not seen.groups[0]:
+                    seen.groups.pop(0)
+                fresh = state.need(self.board, status.id)
+                if fresh is not None and fresh.state == "ready":
+                    return fresh
+            self._seen = None
         return None
 
     def _is_here(self, host: str) -> bool:
@@ -332,7 +342,7 @@ class _Loop:
             return False
         self.worker.evicted.append(ended.attempt)
         self.worker.tell("eviction", task=ended.task, att=ended.attempt, reason=why)
-        self.worker.tell("heir", task=ended.task, att=ended.attempt, reason=why,
+        self.worker.tell("heir", task=ended.task, att=ended.attempt, reason=why, requeued=ended.requeued,
                          outcome="requeued" if ended.requeued else "exhausted")  # fmt: skip
         return True
 
@@ -382,9 +392,9 @@ class _Loop:
 
     def _idle(self) -> tuple[Ended, str] | None:
         """Waits for something to do; gives the end of a worker that works until the board is empty."""
-        assert self._seen is not None
-        seen = self._seen
-        self._seen = None
+        seen, self._seen = self._seen, None
+        if seen is None:
+            return None  # others took what it saw, faster than it could look
         statuses = [s for s in seen.statuses.values() if not self.options.only or s.id in self.options.only]
         claims = [s for s in statuses if s.state == "claimed" or (s.claim_id is not None and recover.is_half(s))]
         foreign = [s for s in claims if s.claim is None or s.claim.host != self.me]
@@ -400,7 +410,7 @@ class _Loop:
                     self._note(statuses)
                     held = ", ".join(f"{s.id} ({s.why})" for s in foreign[:20])
                     return "claims_left", f"claims of others are left: {held}"
-        pause = max(self._pause, _SHARE * seen.took)
+        pause = max(self._pause, _SHARE * (seen.took + self._refreshed))
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         self.options.stop.wait(pause * random.uniform(0.75, 1.25))
         return None

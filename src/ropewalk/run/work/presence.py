@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 
 from ropewalk.board import holder
+from ropewalk.core import clock
 from ropewalk.core.errors import os_error
 
+_KEPT_SECONDS = 0.5
 _number = 0
 
 
@@ -18,6 +20,7 @@ class Presence:
         _number += 1
         pid = os.getpid()
         self._folder = os.path.join(folder, "workers")
+        self._known, self._known_at = (0, 1), float("-inf")
         self._name = f"{pid}.{holder.started(pid)}.{_number}"
         try:
             os.makedirs(self._folder, exist_ok=True)
@@ -26,7 +29,10 @@ class Presence:
             raise os_error(error, "showing that a worker is there") from None
 
     def rank(self) -> tuple[int, int]:
-        """Gives (this one's place among the living, how many there are)."""
+        """Gives (this one's place among the living, how many there are), as of a moment ago."""
+        now = clock.monotonic()
+        if now - self._known_at < _KEPT_SECONDS:
+            return self._known
         living = [self._name]
         for name in os.listdir(self._folder):
             pid, _, rest = name.partition(".")
@@ -37,7 +43,8 @@ class Presence:
             else:
                 _unlink(os.path.join(self._folder, name))
         living.sort()
-        return living.index(self._name), len(living)
+        self._known, self._known_at = (living.index(self._name), len(living)), now
+        return self._known
 
     def close(self) -> None:
         """Takes it back."""
