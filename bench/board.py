@@ -139,7 +139,7 @@ def ssh(at: Path) -> Iterator[tuple[str, str]]:
     sys.path.insert(0, str(common.ROOT / "tests"))
     from remote import peers  # type: ignore[import-not-found]
 
-    with peers.sshd(at, {"PATH": os.environ["PATH"]}) as server:
+    with peers.sshd(at, {"PATH": os.environ["PATH"]}, accept="GIT_PROTOCOL") as server:
         control = ["-o", "ControlMaster=auto", "-o", f"ControlPath={at}/c", "-o", "ControlPersist=600"]
         command = f"{server.command()} {shlex.join(control)}"
         first = [*shlex.split(command), "-p", str(server.port), "peer", "true"]

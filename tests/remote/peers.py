@@ -86,7 +86,8 @@ def sshd(folder: Path, env: dict[str, str], *, accept: str = "") -> Iterator[Ssh
     (folder / "config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder / 'host'}\nPidFile none\nUsePAM no\nStrictModes no\n"
         f"AuthorizedKeysFile {folder / 'keys'}\nPermitRootLogin yes\nPasswordAuthentication no\nMaxStartups 100\n"
-        "KbdInteractiveAuthentication no\n" + (f"AcceptEnv {accept}\n" if accept else "")
+        # bash reads the person's ~/.bashrc for whoever comes by ssh, unless another shell seems to have started it
+        "KbdInteractiveAuthentication no\nSetEnv SHLVL=5\n" + (f"AcceptEnv {accept}\n" if accept else "")
     )
     if os.geteuid() == 0:
         os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
