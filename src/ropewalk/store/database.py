@@ -63,6 +63,14 @@ CREATE TABLE tokens (name TEXT PRIMARY KEY, hash TEXT NOT NULL UNIQUE, agent TEX
     """
 CREATE TABLE beats (claim TEXT PRIMARY KEY, count INTEGER NOT NULL, at INTEGER NOT NULL) WITHOUT ROWID;
 """,
+    """
+CREATE TABLE lanes (lane TEXT PRIMARY KEY, key TEXT NOT NULL, run TEXT NOT NULL, task TEXT NOT NULL,
+                    state TEXT NOT NULL, began INTEGER NOT NULL, ended INTEGER, record BLOB NOT NULL,
+                    result BLOB) WITHOUT ROWID;
+CREATE INDEX lanes_key ON lanes (key) WHERE result IS NOT NULL;
+CREATE INDEX lanes_run ON lanes (run, began);
+CREATE INDEX lanes_open ON lanes (began) WHERE ended IS NULL;
+""",
 )
 """What the database gained since its first form; `meta.schema` counts the steps that a store has taken."""
 
