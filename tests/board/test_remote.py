@@ -581,10 +581,19 @@ def test_F14_more_tasks_than_one_push_holds_are_open_at_once_or_not_at_all(share
     assert set(states(on.open("two")).values()) == {"ready"}
 
 
-def test_a_damaged_answer_of_anybody_is_never_a_traceback(shared: Opener) -> None:
+def test_a_server_that_is_damaged_costs_nobody_the_mirror(shared: Opener) -> None:
     on = shared()
-    broken = on.repo / "refs" / "swarm" / "specs"
-    broken.mkdir(parents=True, exist_ok=True)
-    (broken / "a").write_text("1" * 40 + "\n")
-    with pytest.raises(RopewalkError):
-        on.board.refresh()
+    tasks.add(on.board, [task("a")], ACTOR)
+    on.board.refresh()
+    inode = os.stat(on.board.mirror.path).st_ino
+    oid = on.refs()[names.spec("a")]
+    (on.repo / "refs" / "swarm" / "specs" / "b").write_text("1" * 40 + "\n")
+    loose = on.repo / "objects" / oid[:2] / oid[2:]
+    loose.chmod(0o644)
+    loose.write_bytes(b"")
+    two = on.open("two")
+    for board in (on.board, two):
+        with pytest.raises(RopewalkError):
+            board.refresh()
+    assert os.stat(on.board.mirror.path).st_ino == inode
+    assert on.board.ref(names.spec("a")) == oid and on.board.content(oid) is not None

@@ -7,7 +7,7 @@ makes it anew by one fetch. All processes of a host share it.
 from __future__ import annotations
 
 import os
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
@@ -27,7 +27,7 @@ from ropewalk.core.errors import (
     os_error,
 )
 from ropewalk.core.ids import check_ref
-from ropewalk.core.process import Done, ObjectChild, git, git_env, git_program, run
+from ropewalk.core.process import Done, ObjectChild, git, git_env, git_error, git_program, run
 from ropewalk.remote import transport
 from ropewalk.remote.transport import Place
 from ropewalk.store.lock import WriterLock
@@ -107,20 +107,36 @@ class Mirror:
         return made
 
     def _transfer(self, *words: str) -> None:
-        """Fetches refs into the mirror; one that is damaged or in a dead process's way is made anew first."""
+        """Fetches refs into the mirror.
+
+        One that is damaged, or where a killed process left locks, is replaced by a new one; but only when a fetch
+        into the new one succeeds, because the server may be what is damaged.
+        """
         self._make()
         try:
-            self._call(words)
+            return self._call(self.path, words)
         except RopewalkError as error:
             if not self._own_fault(error):
                 raise
-            self.remove()
-            self._make()
-            self._call(words)
+        import shutil
 
-    def _call(self, words: Sequence[str]) -> None:
+        fresh = f"{self.path}.fresh"
+        try:
+            shutil.rmtree(fresh, ignore_errors=True)
+            _init(fresh)
+            self._call(fresh, words)
+            with self._asking:
+                self._drop_child()
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.rename(fresh, self.path)
+        except OSError as error:
+            raise os_error(error, "making the board's mirror anew") from None
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+    def _call(self, path: str, words: Sequence[str]) -> None:
         transport.call(
-            self.path, self.there, "-c", "core.fsync=none", "-c", "protocol.version=2", "-c", "fetch.unpackLimit=200",
+            path, self.there, "-c", "core.fsync=none", "-c", "protocol.version=2", "-c", "fetch.unpackLimit=200",
             "-c", "fetch.writeCommitGraph=false", "-c", "core.hooksPath=/dev/null", "fetch", "--quiet", "--no-tags",
             "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules", "--prune",
             *transport.upload_pack(self.there), "--", self.there.address, *words, wait=self.wait, tied=True,
@@ -180,27 +196,16 @@ class Mirror:
             return
         import shutil
 
-        part = f"{self.path}.{os.getpid()}"
-        argv = [git_program(), "init", "--quiet", "--bare", "--template=", "--initial-branch=none", part]
-        done = run(argv, env=git_env(), timeout=60)
-        if done.code:
-            raise StoreCorruptError(f"the board's mirror can't be made: {done.text() or transport.words_of(done.err)}")
-        LooseStore(os.path.join(part, "objects")).write("tree", b"")
+        part = f"{self.path}.{os.getpid()}.{get_ident()}"
+        _init(part)
         try:
             shutil.rmtree(self.path, ignore_errors=True)
             os.rename(part, self.path)
         except OSError as error:
-            shutil.rmtree(part, ignore_errors=True)
             if not self._there:
                 raise os_error(error, "making the board's mirror") from None
-
-    def remove(self) -> None:
-        """Takes the repository away; the next look makes it anew."""
-        import shutil
-
-        with self._asking:
-            self._drop_child()
-        shutil.rmtree(self.path, ignore_errors=True)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
 
     def _tidy(self) -> None:
         """Packs what has gathered: refs after many came at once, objects after many beats."""
@@ -292,6 +297,14 @@ class Mirror:
         """Lets go of the child that reads objects."""
         with self._asking:
             self._drop_child()
+
+
+def _init(path: str) -> None:
+    argv = [git_program(), "init", "--quiet", "--bare", "--template=", "--initial-branch=none", path]
+    done = run(argv, env=git_env(), timeout=60)
+    if done.code:
+        raise git_error("init", done)
+    LooseStore(os.path.join(path, "objects")).write("tree", b"")
 
 
 def _count(folder: str) -> int:
