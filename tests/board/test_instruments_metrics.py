@@ -129,6 +129,19 @@ def test_no_file_is_no_empty_file(tmp_path: Path) -> None:
     assert metrics.read([str(tmp_path / "torn.jsonl")]).listed[0].kind == "crash"
 
 
+def test_R20_what_waits_for_a_merge_or_was_there_already_is_no_deployment(board: BoardKit, tmp_path: Path) -> None:
+    green = {"fixed": True, "verdict_pushed": True}
+    found = read(tmp_path, said("verdict", DAY, task="a", att="1", pending=True, **green),
+                 said("verdict", DAY, task="b", att="2", already="satisfied", **green),
+                 said("verdict", DAY, task="c", att="3", **green, pending=False, already="")).dora  # fmt: skip
+    assert found is not None and found.deployment_frequency.landed_total == 1
+    board.add("there", "waits")
+    for task, more in (("there", {"already": "satisfied"}), ("waits", {"landed": "pending"})):
+        claim.close(board.board, board.take(task), Outcome(True, 0, 0, "command", more=more), board.main())
+    found = metrics.dora(metrics.of_board(board.board))
+    assert (found.deployment_frequency.landed_total, found.change_failure_rate.total) == (0, 2)
+
+
 def test_a_verdict_told_twice_lands_once(tmp_path: Path) -> None:
     once = said("verdict", DAY, task="a", att="1", fixed=True, verdict_pushed=True)
     found = read(tmp_path, once, once).dora

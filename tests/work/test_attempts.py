@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
 import msgspec
+import pytest
 from tests.work.workkit import NO_HEIR, WorkKit, task
 
 from ropewalk.board import names, wire
@@ -255,3 +257,22 @@ def test_a_claim_names_the_head_its_workspace_stands_on(bench: WorkKit) -> None:
     assert bench.files()["b"] == "1\n"
     claim = wire.read_claim(wire.message(bench.board.content(bench.board.ref(names.claim("two")) or "") or b""))
     assert claim is not None and claim.base == bench.board.ref(names.returned("one"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own is made by root")
+def test_R8_a_full_disk_is_given_up_with_its_reason(bench: WorkKit, tmp_path: Path) -> None:
+    """The disk of the workspaces is full, the board's is not: nothing is said of the task, and the claim is free."""
+    bench.data.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(bench.data)], check=True)
+    try:
+        bench.add(task("one", "echo x > f"))
+        (bench.data / "ballast").write_bytes(b"x" * 65_536)
+        process = bench.work(exit=1)
+        assert process.report["ended"] == "gave_up" and "E_NO_SPACE" in process.report["reason"]
+        assert bench.state("one") == "ready"
+        assert bench.board.below(names.CLAIMS) == []
+    finally:
+        subprocess.run(["umount", "-l", str(bench.data)], check=True)
+    bench.work(only=["one"])
+    assert bench.state("one") == "done"
+    bench.lawful()

@@ -24,7 +24,10 @@ _FAR = 4e9
 
 
 class Happened(NamedTuple):
-    """Is one event; `ts` is None where it has no time that can be. `env` says that surroundings ended the attempt."""
+    """Is one event; `ts` is None where it has no time that can be.
+
+    `env` says that surroundings ended the attempt, `landed` that its change came onto the target by it.
+    """
 
     kind: str
     ts: float | None
@@ -37,6 +40,7 @@ class Happened(NamedTuple):
     exhausted: bool = False
     requeued: bool = False
     seeded: bool = False
+    landed: bool = False
 
 
 class Events(NamedTuple):
@@ -184,13 +188,19 @@ def _event(line: bytes) -> Happened | None:
         said.get("event") or "", float(ts) if dated and ts is not None else None, said.get("task") or "",
         said.get("att") or "", said.get("outcome") or "", _flag(said, "fixed"), _flag(said, "verdict_pushed"),
         _is_env(said), _flag(said, "heir_exhausted") is True, _flag(said, "requeued") is True,
-        _flag(said, "ok") is True,
+        _flag(said, "ok") is True, _has_landed(said),
     )  # fmt: skip
 
 
 def _flag(said: dict[str, Any], key: str) -> bool | None:
     value = said.get(key)
     return value if isinstance(value, bool) else None
+
+
+def _has_landed(said: dict[str, Any]) -> bool:
+    """Says whether a verdict's change landed: not where it waits for a merge, or was there without it."""
+    is_green = said.get("fixed") is True and said.get("verdict_pushed") is True
+    return is_green and not said.get("pending") and not said.get("already")
 
 
 def _is_env(said: dict[str, Any]) -> bool:
@@ -229,9 +239,9 @@ def _of_attempt(seen: Scan, one: Attempt) -> list[Happened]:
     ended = float(over) if over is not None else None
     if verdict is not None:
         env = verdict.reason.startswith("infrastructure") or (verdict.fixed is False and verdict.oc_rc == 124)
-        landed = verdict.values.get("landed") != "pending"
-        found.append(Happened("verdict", ended, one.task, one.id, fixed=verdict.fixed, pushed=landed, env=env,
-                              exhausted=env))  # fmt: skip
+        landed = verdict.fixed is True and verdict.values.get("landed") != "pending" and "already" not in verdict.values
+        found.append(Happened("verdict", ended, one.task, one.id, fixed=verdict.fixed, pushed=True, env=env,
+                              exhausted=env, landed=landed))  # fmt: skip
     elif one.archived and not one.ended.startswith("released"):
         found.append(Happened("heir", ended, one.task, one.id, requeued=True))
         found.append(Happened("lease_expired" if one.ended.startswith("evicted") else "crash", ended, one.task, one.id))
@@ -273,7 +283,7 @@ def dora(events: Events) -> Dora:
     listed = events.listed
     verdicts = _once([one for one in listed if one.kind == "verdict"])
     claims = [one for one in listed if one.kind == "claim"]
-    landed = [one for one in verdicts if one.fixed is True and one.pushed is not False]
+    landed = [one for one in verdicts if one.landed]
     merit = sum(one.fixed is False and not one.env for one in verdicts)
     judged = merit + sum(one.fixed is True for one in verdicts)
     races = sum(one.outcome == "race" for one in claims)

@@ -165,7 +165,7 @@ class Attempt:
                 result = found
             if result.how in ("landed", "pending"):
                 self._landed = True
-                self._tell("verdict", fixed=True, pushed=True, landed=result.commit, oc_elapsed=self.seconds)
+                self._told(True, landed=result.commit, pending=result.how == "pending")
                 return self._ending(result.how, landed=result.commit)
             if result.how == "conflict":
                 conflicts += 1
@@ -325,7 +325,11 @@ class Attempt:
         with self.lease.still() as held:
             claim.close(self.board, held, outcome, returned)
             self._landed = outcome.fixed
-        self._tell("verdict", fixed=outcome.fixed, pushed=True, reason=outcome.reason, oc_elapsed=self.seconds)
+        self._told(outcome.fixed, reason=outcome.reason, already=outcome.more.get("already", ""))
+
+    def _told(self, fixed: bool | None, **facts: object) -> None:
+        """Tells of a verdict that is on the board, in flockwork's words."""
+        self._tell("verdict", fixed=fixed, verdict_pushed=True, oc_elapsed=self.seconds, **facts)
 
     def _die(self, death: _Dead) -> Ending:
         """Leaves the task to an heir, or closes it as `infrastructure` where none is left."""
@@ -340,9 +344,9 @@ class Attempt:
         except RopewalkError as error:
             return Ending(self._ending("infrastructure", why).end, f"{error.code} {error.message}", self.lease.held)
         self._tell("crash", reason=why, rc=death.rc)
-        self._tell("heir", outcome="requeued" if requeued else "exhausted", reason=why)
+        self._tell("heir", requeued=requeued, outcome="requeued" if requeued else "exhausted", reason=why)
         if not requeued:
-            self._tell("verdict", fixed=False, pushed=True, reason="infrastructure", oc_elapsed=self.seconds)
+            self._told(False, reason="infrastructure", heir_exhausted=True)
         return self._ending("requeued" if requeued else "infrastructure", why, structural=structural)
 
     def _give_back(self, why: str, structural: str = "") -> Ending:
@@ -366,7 +370,7 @@ class Attempt:
         verdict = found.verdict if found is not None else None
         if found is not None and verdict is not None and verdict.attempt == self.attempt:
             self._landed = bool(verdict.fixed)
-            self._tell("verdict", fixed=verdict.fixed, pushed=True, reason=verdict.reason, oc_elapsed=self.seconds)
+            self._told(verdict.fixed, reason=verdict.reason, already=verdict.values.get("already", ""))
             return self._ending("landed" if verdict.fixed else "failed", verdict.reason, landed=found.returned)
         return self._ending("fenced", error.message)
 
