@@ -18,11 +18,12 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from ropewalk.board import claim, grants, names, state, tasks
 from ropewalk.board.claim import As, Held
 from ropewalk.board.local import LocalBoard
+from ropewalk.board.remote import RemoteBoard
 from ropewalk.core.errors import ForbiddenError, InvalidError
 from ropewalk.operations import host
 from ropewalk.operations.context import Context
 from ropewalk.plan.task import Task
-from storekit import Kit, child_env, put, rw
+from storekit import Kit, child_env, put, rw, stock
 
 ACTOR = "test/one"
 
@@ -173,3 +174,26 @@ def test_R24_over_http(kit: Kit, board: LocalBoard, tmp_path: Path) -> None:
     with served(kit, tmp_path) as url:
         code, told = rw(kit.root, "board", "hand-in", url, *words)
         assert code and told["error"]["code"] == "E_REMOTE", told
+
+
+def test_R24_a_host_works_for_a_board_on_a_git_server_that_it_serves(kit: Kit, tmp_path: Path) -> None:
+    origin = str(tmp_path / "board.git")
+    stock("init", "-q", "--bare", "-b", "main", origin)
+    kit.stock("push", "-q", origin, "main")
+    (tmp_path / "seen").mkdir()
+    board = RemoteBoard(origin, str(tmp_path / "seen"))
+    tasks.init(board, ACTOR, mixed=False)
+    tasks.add(board, [Task("t", "test -e b.txt")], ACTOR)
+    board.refresh()
+    found = state.need(board, "t")
+    assert found is not None
+    one = claim.take(board, found, As("w1", "claude/one", "script"))
+    good = kit.commit(put("b.txt", "b\n")).changeset
+    asked = wish(kit, one, good, origin=origin) | {"grant": grants.give(kit.store, origin, "t", one.attempt, 60)}
+    status, said = ask(kit, tmp_path, asked, allowed=(origin,))
+    assert (status, said.get("how")) == (200, "landed"), said
+    assert stock("--git-dir", origin, "rev-parse", "main").decode().strip() == said["commit"]
+    board.refresh()
+    found = state.need(board, "t")
+    assert found is not None and found.state == "done"
+    board.close()
