@@ -17,6 +17,7 @@ from ropewalk.board.base import Board
 from ropewalk.board.claim import Held
 from ropewalk.core.errors import (
     BusyError,
+    CasMismatchError,
     CheckFailedError,
     ClaimedError,
     ConflictError,
@@ -24,12 +25,11 @@ from ropewalk.core.errors import (
     FencedError,
     InvalidError,
     LandMismatchError,
-    NotFoundError,
 )
 from ropewalk.core.ids import check_agent
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import operation
-from ropewalk.operations.steps import VerdictRequest, hand_back, judged, landing_for, settle
+from ropewalk.operations.steps import WITH_A_TREE, VerdictRequest, hand_back, judged, landing_for, settle
 from ropewalk.operations.task import ON_A_BOARD, brief_of, need
 
 Text = Annotated[str, Meta(max_length=4096)]
@@ -125,7 +125,7 @@ def fw_protocol(ctx: Context, req: FwNothing) -> ToolText:
     request=FwTask,
     response=ToolText,
     summary="Read a task's brief",
-    errors=(*ON_A_BOARD, NotFoundError),
+    errors=ON_A_BOARD,
     tool="fw_brief",
     store=False,
     board=True,
@@ -150,7 +150,7 @@ class FwClaimRequest(msgspec.Struct, frozen=True):
     request=FwClaimRequest,
     response=ToolText,
     summary="Claim a task; gives the att",
-    errors=(*ON_A_BOARD, NotFoundError, ClaimedError),
+    errors=(*ON_A_BOARD, ClaimedError, CasMismatchError),
     writes=True,
     identity=False,
     tool="fw_claim",
@@ -184,7 +184,7 @@ class FwJudgeRequest(msgspec.Struct, frozen=True):
     request=FwJudgeRequest,
     response=ToolText,
     summary="Run the task's own check in a clean checkout of a tree; its rc is the answer",
-    errors=(*ON_A_BOARD, NotFoundError),
+    errors=(*ON_A_BOARD, *WITH_A_TREE),
     tool="fw_judge",
     store=False,
     board=True,
@@ -222,7 +222,7 @@ class FwLandRequest(msgspec.Struct, frozen=True):
     request=FwLandRequest,
     response=ToolText,
     summary="Land paths of a tree once the check passes, with the verdict",
-    errors=(*ON_A_BOARD, NotFoundError, *_NOT_LANDED),
+    errors=(*ON_A_BOARD, *WITH_A_TREE, *(e for e in _NOT_LANDED if e is not BusyError), CasMismatchError),
     writes=True,
     identity=False,
     tool="fw_land",
@@ -259,7 +259,7 @@ class FwVerdictRequest(msgspec.Struct, frozen=True):
     request=FwVerdictRequest,
     response=ToolText,
     summary="End an attempt; fixed only if it landed",
-    errors=(*ON_A_BOARD, NotFoundError, FencedError),
+    errors=(*ON_A_BOARD, FencedError, CasMismatchError),
     writes=True,
     identity=False,
     tool="fw_verdict",
@@ -295,7 +295,7 @@ def _marked(ctx: Context, req: FwAttempt, name: str) -> ToolText:
     request=FwAttempt,
     response=ToolText,
     summary="Say that the work goes on",
-    errors=(*ON_A_BOARD, NotFoundError, FencedError),
+    errors=(*ON_A_BOARD, FencedError, CasMismatchError),
     writes=True,
     identity=False,
     tool="fw_renew",
@@ -313,7 +313,7 @@ def fw_renew(ctx: Context, req: FwAttempt) -> ToolText:
     request=FwAttempt,
     response=ToolText,
     summary="Note that the work began",
-    errors=(*ON_A_BOARD, NotFoundError, FencedError),
+    errors=(*ON_A_BOARD, FencedError, CasMismatchError),
     writes=True,
     identity=False,
     tool="fw_work_started",
@@ -331,7 +331,7 @@ def fw_work_started(ctx: Context, req: FwAttempt) -> ToolText:
     request=FwAttempt,
     response=ToolText,
     summary="Note that the work is over",
-    errors=(*ON_A_BOARD, NotFoundError, FencedError),
+    errors=(*ON_A_BOARD, FencedError, CasMismatchError),
     writes=True,
     identity=False,
     tool="fw_work_done",
@@ -360,7 +360,7 @@ class FwExternalRequest(msgspec.Struct, frozen=True):
     request=FwExternalRequest,
     response=ToolText,
     summary="Judge, land and end an attempt in one call",
-    errors=(*ON_A_BOARD, NotFoundError, FencedError),
+    errors=(*ON_A_BOARD, *WITH_A_TREE, FencedError, CasMismatchError),
     writes=True,
     identity=False,
     tool="fw_work_external",

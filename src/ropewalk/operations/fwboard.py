@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from ropewalk.board import tasks
-from ropewalk.core.errors import CasMismatchError, ClaimedError, ForbiddenError, NotFoundError
+from ropewalk.core.errors import CasMismatchError, ClaimedError, ForbiddenError
 from ropewalk.operations.context import Context
 from ropewalk.operations.flockwork import Text, ToolText, actor_of, harness_of, opened_at, worker_of
 from ropewalk.operations.registry import operation
@@ -109,7 +109,7 @@ class FwStatusRequest(msgspec.Struct, frozen=True):
     request=FwStatusRequest,
     response=ToolText,
     summary="How a task, or the board, stands",
-    errors=(*ON_A_BOARD, NotFoundError),
+    errors=ON_A_BOARD,
     tool="fw_status",
     store=False,
     board=True,
@@ -131,7 +131,7 @@ def fw_status(ctx: Context, req: FwStatusRequest) -> ToolText:
     request=FwBoard,
     response=ToolText,
     summary="Whether what the board says is true",
-    errors=(*ON_A_BOARD, NotFoundError),
+    errors=ON_A_BOARD,
     tool="fw_audit",
     store=False,
     board=True,
@@ -163,7 +163,7 @@ class FwReviewRequest(msgspec.Struct, frozen=True):
     request=FwReviewRequest,
     response=ToolText,
     summary="Say agree or veto of a returned change",
-    errors=(*ON_A_BOARD, NotFoundError, ForbiddenError, ClaimedError, CasMismatchError),
+    errors=(*ON_A_BOARD, ForbiddenError, ClaimedError, CasMismatchError),
     writes=True,
     tool="fw_review",
     store=False,
@@ -192,7 +192,7 @@ class FwGateRequest(msgspec.Struct, frozen=True):
     request=FwGateRequest,
     response=ToolText,
     summary="Integrate a task if its reviews suffice",
-    errors=(*ON_A_BOARD, NotFoundError, CasMismatchError),
+    errors=(*ON_A_BOARD, CasMismatchError),
     writes=True,
     identity=False,
     tool="fw_gate",

@@ -18,7 +18,6 @@ from ropewalk.board.debug import Story
 from ropewalk.board.durations import Durations, Line
 from ropewalk.board.graph import CorrectionGraph, DependencyGraph
 from ropewalk.board.metrics import Metrics
-from ropewalk.core.errors import NotFoundError
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
 from ropewalk.operations.task import ON_A_BOARD, BoardName, BoardRequest, TaskName, TaskRequest
@@ -38,7 +37,7 @@ class BoardAuditRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     request=BoardAuditRequest,
     response=Audit,
     summary="Say whether what a board says is true; exit 10 when something is wrong",
-    errors=(*ON_A_BOARD, NotFoundError),
+    errors=ON_A_BOARD,
     tool="",
     store=False,
     command=Command(positional=("tasks*",)),
@@ -164,7 +163,7 @@ def board_timeline(ctx: Context, req: BoardRequest) -> Timeline:
     request=TaskRequest,
     response=Story,
     summary="Tell a task's whole story: spec, claims, checkpoints, returns, verdicts, the archive",
-    errors=(*ON_A_BOARD, NotFoundError),
+    errors=ON_A_BOARD,
     tool="",
     store=False,
     command=Command(positional=("task",)),
@@ -189,7 +188,7 @@ class MetricsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request=MetricsRequest,
     response=Metrics,
     summary="Count claims, races, verdicts and heirs, from files of events or from a board itself",
-    errors=(*ON_A_BOARD, NotFoundError),
+    errors=ON_A_BOARD,
     tool="",
     store=False,
     command=Command(positional=("files*",)),

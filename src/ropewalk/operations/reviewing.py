@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from ropewalk.board import gate as gates
 from ropewalk.board import review as reviews
-from ropewalk.core.errors import CasMismatchError, ClaimedError, ForbiddenError, NotFoundError
+from ropewalk.core.errors import CasMismatchError, ClaimedError, ForbiddenError
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
 from ropewalk.operations.task import ON_A_BOARD, BoardName, TaskName
@@ -46,7 +46,7 @@ class BoardReviewed(msgspec.Struct, frozen=True):
     request=BoardReviewRequest,
     response=BoardReviewed,
     summary="Say agree or veto of a returned change; nobody reviews their own",
-    errors=(*ON_A_BOARD, NotFoundError, ForbiddenError, ClaimedError, CasMismatchError),
+    errors=(*ON_A_BOARD, ForbiddenError, ClaimedError, CasMismatchError),
     writes=True,
     tool="",
     store=False,
@@ -93,7 +93,7 @@ class GateShown(msgspec.Struct, frozen=True):
     request=BoardGateRequest,
     response=GateShown,
     summary="Count the reviews of a task and integrate it when they suffice; exit 10 while they do not",
-    errors=(*ON_A_BOARD, NotFoundError, CasMismatchError),
+    errors=(*ON_A_BOARD, CasMismatchError),
     writes=True,
     tool="",
     store=False,

@@ -16,7 +16,9 @@ from ropewalk.board.base import words as words_of
 from ropewalk.board.claim import Held
 from ropewalk.board.wire import Outcome
 from ropewalk.core.errors import (
+    AmbiguousError,
     BusyError,
+    CasMismatchError,
     CheckFailedError,
     ClaimedError,
     ConflictError,
@@ -24,7 +26,10 @@ from ropewalk.core.errors import (
     FencedError,
     InvalidError,
     LandMismatchError,
-    NotFoundError,
+    ShallowError,
+    WorkspaceDamagedError,
+    WorkspaceGoneError,
+    WorkspaceNotMountedError,
 )
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
@@ -40,7 +45,9 @@ Attempt = Annotated[str, Meta(min_length=1, max_length=200, description="the att
 TreeName = Annotated[
     str, Meta(min_length=1, max_length=4096, description="a folder, a workspace, or a revision with the change")
 ]
-HOLDING = (*ON_A_BOARD, NotFoundError, FencedError)
+WITH_A_TREE = (AmbiguousError, ShallowError, WorkspaceGoneError, WorkspaceDamagedError, WorkspaceNotMountedError)
+"""Is what may be wrong with a tree that is handed in."""
+HOLDING = (*ON_A_BOARD, FencedError, CasMismatchError)
 
 
 class Brief(msgspec.Struct, frozen=True):
@@ -55,7 +62,7 @@ class Brief(msgspec.Struct, frozen=True):
     request=TaskRequest,
     response=Brief,
     summary="Print a task's brief: what to do, and the check that says when it is done",
-    errors=(*ON_A_BOARD, NotFoundError),
+    errors=ON_A_BOARD,
     tool="",
     store=False,
     command=Command(positional=("task",)),
@@ -94,7 +101,7 @@ class Claimed(msgspec.Struct, frozen=True):
     request=ClaimRequest,
     response=Claimed,
     summary="Claim a task that is ready; of many who try one gets it",
-    errors=(*ON_A_BOARD, NotFoundError, ClaimedError),
+    errors=(*ON_A_BOARD, ClaimedError, CasMismatchError),
     writes=True,
     tool="",
     store=False,
@@ -223,7 +230,7 @@ class JudgeResponse(msgspec.Struct, frozen=True):
     request=JudgeRequest,
     response=JudgeResponse,
     summary="Run a task's own check in a clean checkout of a tree; exit 10 when it fails",
-    errors=(*ON_A_BOARD, NotFoundError),
+    errors=(*ON_A_BOARD, *WITH_A_TREE),
     tool="",
     store=False,
     command=Command(positional=("task", "tree")),
@@ -298,7 +305,7 @@ class Returned(msgspec.Struct, frozen=True, omit_defaults=True):
     request=ReturnRequest,
     response=Returned,
     summary="Land an attempt's change: the check passes on the tree that lands, the verdict goes with it in one step",
-    errors=(*HOLDING, ConflictError, CheckFailedError, EmptyCommitError, LandMismatchError, BusyError),
+    errors=(*HOLDING, *WITH_A_TREE, ConflictError, CheckFailedError, EmptyCommitError, LandMismatchError),
     writes=True,
     tool="",
     store=False,

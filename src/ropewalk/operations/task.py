@@ -12,12 +12,15 @@ from ropewalk.board.base import Board
 from ropewalk.board.claim import As
 from ropewalk.board.state import Status
 from ropewalk.core.errors import (
+    BusyError,
     CasMismatchError,
     ClaimedError,
     InvalidError,
     NoBoardError,
     NotFoundError,
     RemoteError,
+    StoreCorruptError,
+    StoreFormatError,
     UnsupportedError,
 )
 from ropewalk.operations.context import Context
@@ -28,7 +31,10 @@ BoardName = Annotated[
     Meta(min_length=1, max_length=4096, description="the board: a store's folder or a repository's URL"),
 ]
 TaskName = Annotated[str, Meta(min_length=1, max_length=240, description="the task's id")]
-ON_A_BOARD = (NoBoardError, InvalidError, RemoteError, UnsupportedError)
+ON_A_BOARD = (
+    NoBoardError, NotFoundError, InvalidError, UnsupportedError, RemoteError, BusyError, StoreFormatError,
+    StoreCorruptError,
+)  # fmt: skip
 """Is what every operation on a board may answer."""
 State = Literal[
     "open", "closed", "ready", "waiting", "claimed", "pending", "done", "failed", "infrastructure", "cancelled", "half",
@@ -59,7 +65,7 @@ class TasksAdded(msgspec.Struct, frozen=True):
     request=TaskAddRequest,
     response=TasksAdded,
     summary="Put the tasks of a file on a board, all or none",
-    errors=(*ON_A_BOARD, NotFoundError, CasMismatchError),
+    errors=(*ON_A_BOARD, CasMismatchError),
     writes=True,
     tool="",
     store=False,
@@ -196,7 +202,7 @@ class TaskShown(msgspec.Struct, frozen=True, omit_defaults=True):
     request=TaskRequest,
     response=TaskShown,
     summary="Show one task: its spec, who has it, how it ended, and what went before",
-    errors=(*ON_A_BOARD, NotFoundError),
+    errors=ON_A_BOARD,
     tool="",
     store=False,
     command=Command(positional=("task",)),
@@ -290,7 +296,7 @@ class TaskState(msgspec.Struct, frozen=True):
     request=TaskCancelRequest,
     response=TaskState,
     summary="Close a task that nobody has, without doing it",
-    errors=(*ON_A_BOARD, NotFoundError, ClaimedError),
+    errors=(*ON_A_BOARD, ClaimedError, CasMismatchError),
     writes=True,
     tool="",
     store=False,
@@ -335,7 +341,7 @@ class TasksOpened(msgspec.Struct, frozen=True):
     request=TaskReopenRequest,
     response=TasksOpened,
     summary="Open closed tasks again; what was said of them goes into the archive",
-    errors=(*ON_A_BOARD, NotFoundError, CasMismatchError),
+    errors=(*ON_A_BOARD, CasMismatchError),
     writes=True,
     tool="",
     store=False,
@@ -362,7 +368,7 @@ class TaskRetryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request=TaskRetryRequest,
     response=TasksOpened,
     summary="Open the tasks that failed again, by merit or by infrastructure",
-    errors=(*ON_A_BOARD, NotFoundError, CasMismatchError),
+    errors=(*ON_A_BOARD, CasMismatchError),
     writes=True,
     tool="",
     store=False,

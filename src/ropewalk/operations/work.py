@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from ropewalk.board.base import Board
-from ropewalk.core.errors import BusyError, HarnessError, InvalidError, NotFoundError
+from ropewalk.core.errors import HarnessError, InvalidError
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
 from ropewalk.operations.task import ON_A_BOARD, BoardName, TaskName
@@ -56,7 +56,7 @@ class WorkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request=WorkRequest,
     response=Report,
     summary="Work on a board: take tasks, have agents do them, land what passes; watches until stopped",
-    errors=(*ON_A_BOARD, NotFoundError, HarnessError, BusyError),
+    errors=(*ON_A_BOARD, HarnessError),
     writes=True,
     tool="",
     store=False,
