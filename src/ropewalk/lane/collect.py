@@ -94,7 +94,7 @@ def check_reply(text: str, schema: dict[str, Any]) -> tuple[Any, str]:
 
 
 def fields_of(text: str) -> dict[str, str]:
-    """Gives the status fields of a last message: status, tests, files_changed, deferred, summary, as far as it has them.
+    """Gives the fields of a last message: status, tests, files_changed, deferred, summary, as far as it has them.
 
     A field begins with its name and a colon, and goes on to a blank line or to the next.
     """
