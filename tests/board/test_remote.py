@@ -488,6 +488,21 @@ def test_threads_share_a_board(shared: Opener) -> None:
     assert set(found[3:]) == {str(["claimed"] * 3 + ["ready"] * 3)}
 
 
+def test_a_push_of_what_the_mirror_lost_brings_it_back_first(shared: Opener) -> None:
+    on = shared()
+    board = on.board
+    tasks.add(board, [task("a")], ACTOR)
+    held = take(on.open("other"), "a")
+    board.refresh()
+    shutil.rmtree(board.mirror.path)
+    ref = names.archived(names.claim("a"), held.attempt)
+    board.push(Step("x", ACTOR, [Move(names.claim("a"), held.claim, None), Move(ref, None, held.claim)]))
+    assert on.refs()[ref] == held.claim and names.claim("a") not in on.refs()
+    with pytest.raises(RemoteError) as caught:
+        board.push(Step("x", ACTOR, [Move(names.claim("a"), None, "1" * 40)]))
+    assert caught.value.details["reason"] == "missing"
+
+
 LOOKER = """
 import sys
 from ropewalk.board.remote import RemoteBoard

@@ -32,8 +32,12 @@ _NO_VERDICT = ("broken_off", "silent", "failed", "unreachable")
 
 _LOST = ("stale info", "fetch first", "non-fast-forward", "incorrect old value provided", "reference already exists",
          "reference does not exist")  # fmt: skip
-_UNSURE = ("atomic transaction failed", "failed to update ref", "failed to lock", "failed to delete")
+_UNSURE = ("atomic transaction failed", "failed to update ref", "failed to lock", "failed to delete", "unpacker error")
 """Are a server's words for a ref that moved after it was shown, or that could not be written for another reason."""
+
+_AGAIN = ("locked", "missing")
+"""Are the failures in which nothing moved and nobody refused: another push had a ref locked for a moment, or the
+mirror lacked an object because it had been made anew, which the look after the push has brought back."""
 
 _AFTER = ("atomic push failed", "atomic push failure", "atomic transaction aborted")
 """Are git's words for a ref that was left alone because of another."""
@@ -179,8 +183,7 @@ class RemoteBoard:
                 error = self._judge(step, done, said)
             if error is None:
                 return self._note(step)
-            # no ref moved and nobody refused: another push had one of the refs locked for a moment
-            if error.details.get("reason") != "locked" or not left:
+            if error.details.get("reason") not in _AGAIN or not left:
                 raise error
 
     def _send(self, step: Step, *options: str) -> Done:
@@ -239,7 +242,11 @@ class RemoteBoard:
         for move in step.moves:
             if refs.get(move.name) != move.old:
                 return self._moved(move, refs.get(move.name))
-        if not answered:
+        if "bad object" in words or "unable to parse" in words:
+            return RemoteError(f"what is to be sent to {self.name} is not there: {words}",
+                               hint="look at the board again, and try again", repository=self.name,
+                               reason="missing")  # fmt: skip
+        if not answered or "unpack failed" in words:
             return failure
         if "; cannot create '" in words:
             return InvalidError(f"a ref clashes with one that is on {self.name}: {words}",
