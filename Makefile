@@ -7,7 +7,7 @@ BENCH_FLAGS ?= --quick
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # programs and the packages that bring them
-DEBIAN := git:git strace:strace sshd:openssh-server ssh:openssh-client lighttpd:lighttpd gpg:gnupg curl:curl openssl:openssl zsh:zsh fish:fish \
+DEBIAN := git:git strace:strace sshd:openssh-server ssh:openssh-client lighttpd:lighttpd gpg:gnupg curl:curl openssl:openssl bwrap:bubblewrap zsh:zsh fish:fish \
   mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs
 DOC_TESTS := $(wildcard tests/docs) tests/test_house.py tests/test_layers.py
 
