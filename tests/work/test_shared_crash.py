@@ -59,7 +59,7 @@ def test_a_holder_killed_while_it_checks_is_followed_by_the_next(shared: Shared)
 
 
 @pytest.mark.parametrize("moment", ["prepared", "committed"])
-@pytest.mark.parametrize("whole", [False, True], ids=["alone", "with its git"])
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["alone", "with its git"])
 def test_a_holder_killed_in_mid_push_lands_nothing_twice(shared: Shared, moment: str, whole: bool) -> None:
     shared.add("a", "b")
     hook(
