@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from ropewalk.core.decoding import UNREADABLE
-from ropewalk.gateway.prices import Cost, Mark
+from ropewalk.gateway.prices import NOTHING, Cost, Mark
 from ropewalk.gateway.tokens import Tokens
 
 FILE = "ledger.jsonl"
@@ -136,7 +136,8 @@ def _entry(line: bytes) -> Entry:
 class Activity(msgspec.Struct, omit_defaults=True):
     """Is what a lane's traffic does now, as the supervisor of the lane reads it (G10); times in seconds since 1970.
 
-    `open` counts requests on their way. `wants_tool` says that the last answer asked for a tool.
+    `open` counts requests on their way. `wants_tool` says that the last answer asked for a tool. `tokens` and `cost`
+    are the sums of what was settled.
     """
 
     open: int = 0
@@ -148,6 +149,8 @@ class Activity(msgspec.Struct, omit_defaults=True):
     status: int = 0
     limited: float = 0.0
     error: str = ""
+    tokens: Tokens = Tokens()
+    cost: Cost = NOTHING
 
 
 class Activities:

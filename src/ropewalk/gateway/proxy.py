@@ -405,6 +405,10 @@ class _Sending:
         elif outcome == "answered" and tokens is None:
             tokens, estimated = ask.expected, True
         cost = self.proxy.budget.settle(self.held, tokens, self.price, estimated=estimated)
+        if tokens is not None:
+            activity = self.proxy.activities.of(ask.lane.lane)
+            activity.tokens += tokens
+            activity.cost += cost
         entry = Entry(
             ask.id, round(time.time(), 3), ask.lane.lane, ask.lane.run, ask.lane.task, ask.lane.harness, self.name,
             ask.model, ask.wire, status, outcome, tokens, estimated, None if tokens is None else cost.dollars,

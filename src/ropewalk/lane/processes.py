@@ -33,6 +33,15 @@ def _stat(pid: int) -> _Stat | None:
     return _Stat(pid, int(words[1]), words[0], sum(int(word) for word in words[11:15]))
 
 
+def started(pid: int) -> str:
+    """Gives when a process started, in ticks since boot; empty when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rsplit(b")", 1)[1].split()[19].decode("ascii")
+    except (OSError, IndexError):
+        return ""
+
+
 def descendants(root: int) -> list[int]:
     """Gives the processes below one, those in other sessions and namespaces among them; the root is not."""
     children: dict[int, list[int]] = {}

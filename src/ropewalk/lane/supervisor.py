@@ -117,10 +117,21 @@ class Supervised:
                 self.end(self.stands)
         return None
 
-    def wait(self, stop: Callable[[], bool] = lambda: False, pause: float = 0.1) -> LaneResult:
-        """Follows the lane to its end, or until it is to be stopped."""
+    @property
+    def pid(self) -> int:
+        """Gives the shim's process id; 0 when it is not known."""
+        return int(_read(self.folder, "proc.json").get("pid", 0))
+
+    def wait(
+        self,
+        stop: Callable[[], bool] = lambda: False,
+        pause: float = 0.05,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> LaneResult:
+        """Follows the lane to its end, or until it is to be stopped; `meanwhile` is called between steps."""
         while True:
             result = self.step()
+            meanwhile()
             if result is not None:
                 return result
             if stop() and self._asked_to_end is None:
@@ -183,7 +194,8 @@ class Supervised:
             return when + shift if when else 0.0
 
         return facts._replace(open=seen.open, sent=at(seen.sent), byte=at(seen.byte), ended=at(seen.ended),
-                              wants_tool=seen.wants_tool, limited=at(seen.limited))  # fmt: skip
+                              wants_tool=seen.wants_tool, limited=at(seen.limited), tokens=seen.tokens.total,
+                              dollars=seen.cost.dollars)  # fmt: skip
 
     # steering and ending
 

@@ -1,0 +1,111 @@
+"""Hosting a gateway: starting it where none runs, and letting lanes in and out of its settings."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import msgspec
+
+from ropewalk.core import clock
+from ropewalk.core.errors import ProviderError, os_error
+from ropewalk.gateway import process, settings
+from ropewalk.gateway.budget import Cap
+from ropewalk.gateway.process import Address
+from ropewalk.gateway.settings import Lane, Settings, Tape, Upstream
+
+_START_SECONDS = 30.0
+
+
+def ensure(folder: str) -> Address:
+    """Gives where the gateway of a folder listens, and starts one if none does; it outlives its starter."""
+    found = process.read_address(folder)
+    if found is not None:
+        return found
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        with open(os.path.join(folder, "gateway.log"), "ab") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "ropewalk.gateway.process", folder], stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, env=_env(), cwd="/",
+            )  # fmt: skip
+    except OSError as error:
+        raise os_error(error, "start of the gateway") from None
+    until = clock.monotonic() + _START_SECONDS
+    while clock.monotonic() < until:
+        found = process.read_address(folder)
+        if found is not None:
+            return found
+        if child.poll() not in (None, 1):  # 1: another was faster
+            break
+        time.sleep(0.02)
+    raise ProviderError("the gateway did not start", hint=f"see {folder}/gateway.log", folder=folder)
+
+
+def _env() -> dict[str, str]:
+    import ropewalk
+    from ropewalk.core.process import clean_env
+
+    return clean_env({"PYTHONPATH": os.path.dirname(os.path.dirname(os.path.abspath(ropewalk.__file__)))})
+
+
+@contextmanager
+def changing(folder: str) -> Iterator[Callable[[Settings], None]]:
+    """Gives a way to put settings in place, while nobody else changes them."""
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        fd = os.open(os.path.join(folder, "settings.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise os_error(error, "change of the gateway's settings") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield lambda made: settings.write(folder, made)
+    finally:
+        os.close(fd)
+
+
+def admit(folder: str, lane: Lane, upstreams: Mapping[str, Upstream] | None = None) -> str:
+    """Lets a lane in and gives its token; what upstreams it needs are put beside those that are there."""
+    token = "rwl_" + secrets.token_urlsafe(24)
+    with changing(folder) as put:
+        now = settings.read(folder)
+        put(
+            msgspec.structs.replace(
+                now, upstreams={**now.upstreams, **(upstreams or {})}, lanes={**now.lanes, token: lane}
+            )
+        )
+    return token
+
+
+def dismiss(folder: str, token: str) -> None:
+    """Lets a lane out: its token is no one's from now on."""
+    with changing(folder) as put:
+        now = settings.read(folder)
+        if token in now.lanes:
+            put(msgspec.structs.replace(now, lanes={t: one for t, one in now.lanes.items() if t != token}))
+
+
+def swap(folder: str, name: str, upstream: Upstream) -> None:
+    """Puts another upstream in the place of a name, for the next request of every lane."""
+    with changing(folder) as put:
+        now = settings.read(folder)
+        put(msgspec.structs.replace(now, upstreams={**now.upstreams, name: upstream}))
+
+
+def cap(folder: str, caps: Mapping[str, Cap]) -> None:
+    """Sets what may be spent under names: `run:ID`, `task:RUN/ID`, `provider:NAME`, `lane:ID`, `day`."""
+    with changing(folder) as put:
+        now = settings.read(folder)
+        put(msgspec.structs.replace(now, caps={**now.caps, **caps}))
+
+
+def tape(folder: str, how: Tape | None) -> None:
+    """Records traffic from now on, or plays it back, or does neither."""
+    with changing(folder) as put:
+        put(msgspec.structs.replace(settings.read(folder), tape=how))
