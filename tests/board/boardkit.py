@@ -30,9 +30,9 @@ ACTOR = "test/one"
 class BoardKit:
     """Is a store whose main has one commit, and its board."""
 
-    def __init__(self, root: str | Path, *, mixed: bool = False) -> None:
+    def __init__(self, root: str | Path, *, mixed: bool = False, lock_wait: float = 60) -> None:
         is_new = not os.path.exists(root)
-        self.kit = Kit(str(root), lock_wait=60)
+        self.kit = Kit(str(root), lock_wait=lock_wait)
         self.board = LocalBoard(self.kit.store)
         if is_new:
             self.kit.first(put("README.md", "# Demo\n"))

@@ -240,3 +240,40 @@ def test_B23_the_kill_of_a_holder_of_locks_hangs_nobody(tmp_path: Path) -> None:
     assert (board.state("a"), board.state("b")) == ("ready", "ready")
     board.lawful()
     board.close()
+
+
+def test_B2_no_agent_starts_before_its_claim_is_durable(tmp_path: Path) -> None:
+    """Two workers poll one task: one agent starts, once the claim is on disk and stock git shows it."""
+    board = BoardKit(tmp_path / "store")
+    board.add(Task("a", "true"))
+    log, agent, trace = tmp_path / "log", tmp_path / "agent", tmp_path / "trace"
+    agent.write_text(
+        f"#!/bin/sh\nunset GIT_DIR\ngit --git-dir '{board.kit.repo}' log -1 --format=%B refs/swarm/claims/a >> {log}\n"
+        "echo x > done.txt\n"
+    )
+    agent.chmod(0o755)
+    env = child_env(HOME=str(tmp_path), XDG_DATA_HOME=str(tmp_path / "data"), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    started = []
+    for worker in ("w1", "w2"):
+        words = ["-m", "ropewalk.cli.main", "work", "--board", board.kit.root, "--command", str(agent), "--worker",
+                 worker, "--as", f"test/{worker}", "--until-empty", "--patience", "60"]  # fmt: skip
+        strace = ["strace", "-f", "-qq", "-y", "-o", f"{trace}.{worker}", "-e", "trace=execve,fdatasync,rename"]
+        started.append(subprocess.Popen([*strace, sys.executable, *words], env=env, cwd=tmp_path,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE))  # fmt: skip
+    for child in started:
+        out, err = child.communicate(timeout=180)
+        assert child.returncode == 0, (out, err)
+    said = log.read_text()
+    (attempt,) = [line for line in said.split() if line.startswith("att-")]
+    assert board.status("a").state == "done" and board.verdict("a").attempt == attempt
+    orders = []
+    for worker in ("w1", "w2"):
+        lines = Path(f"{trace}.{worker}").read_text(errors="replace").splitlines()
+        starts = [n for n, line in enumerate(lines) if "execve(" in line and str(agent) in line and " = 0" in line]
+        if starts:
+            shown = next(n for n, line in enumerate(lines) if "rename(" in line and "refs/swarm/claims/a" in line)
+            synced = next(n for n, line in enumerate(lines) if "fdatasync(" in line and "store.db-wal" in line)
+            orders.append(synced < shown < starts[0])
+    assert orders == [True], "one of the two started an agent, after its claim"
+    board.lawful()
+    board.close()
