@@ -38,6 +38,8 @@ def prepare(name: str, url: str, folder: Path, prompt: str) -> tuple[list[str], 
     env = {"PATH": f"{node.parent}:/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(home)}
     env |= {"TMPDIR": str(home / "tmp"), "no_proxy": "127.0.0.1,localhost", "NO_PROXY": "127.0.0.1,localhost"}
     env |= {f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in ("CONFIG", "DATA", "STATE", "CACHE")}
+    if name == "copilot":  # it unpacks itself there at the first start, 240 MB
+        env["XDG_CACHE_HOME"] = str(held / "copilot-cache")
     env |= {variable: _DEAD_END for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")}
     return [str(program), *start.words], {**env, **start.env}, work
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import struct
 import subprocess
 import termios
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.clis import commands, install
@@ -34,6 +36,13 @@ PROMPT = "Please write hello.txt."
 def server() -> Iterator[ModelServer]:
     with running(keep_bodies=True) as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def no_homes_stay(tmp_path: Path) -> Iterator[None]:
+    """Removes the homes that programs filled."""
+    yield
+    shutil.rmtree(tmp_path / "home", ignore_errors=True)
 
 
 @pytest.fixture(params=sorted(commands.STARTS))
@@ -59,7 +68,7 @@ def test_one_script_drives_every_program(server: ModelServer, program: str, scen
     ran = run(program, server.url(lane, scenario), tmp_path, PROMPT)
     assert ran.code == 0, ran.err
     assert (ran.work / "hello.txt").read_text(encoding="utf-8") == f"hello from {lane}\n"
-    assert "wrote hello.txt" in ran.out
+    assert "FINAL-ANSWER" in ran.out
     entries = [e for e in server.entries(lane) if e.message_id]
     mine = [e for e in entries if not e.side]
     assert [(e.turn, e.step, len(e.called)) for e in mine] == [(0, 0, 1), (0, 1, 0)]
@@ -77,6 +86,56 @@ def test_a_failure_reaches_every_program(server: ModelServer, program: str, fail
     assert not (ran.work / "hello.txt").exists()
     outcomes = server.counts()[lane].outcomes
     assert set(outcomes) == {failure} and server.counts()[lane].answers == 0
+
+
+USAGE = [
+    {
+        "tool": "shell",
+        "cmd": "echo hi > hello.txt",
+        "usage": {"input": 900, "output": 70, "cache_read": 40, "cache_write": 8, "reasoning": 30},
+    },
+    {
+        "text": "FINAL-ANSWER",
+        "usage": {"input": 1900, "output": 170, "cache_read": 140, "cache_write": 18, "reasoning": 130},
+    },
+]
+
+
+def counted(program: str, out: str) -> tuple[int, int, int]:
+    """Gives the tokens a program says it used: all it read, of that from the cache, all it wrote with reasoning."""
+    events = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    ends = ("result", "turn.completed", "end", "agent_end")
+    last: dict[str, Any] = next((e for e in reversed(events) if e["type"] in ends), {})
+    usage = last.get("usage", {})
+    if program == "opencode":  # input is without the cache's, output without reasoning
+        steps = [e["part"]["tokens"] for e in events if e["type"] == "step_finish"]
+        read = sum(t["cache"]["read"] for t in steps)
+        written = sum(t["cache"]["write"] for t in steps)
+        return sum(t["input"] for t in steps) + read + written, read, sum(t["output"] + t["reasoning"] for t in steps)
+    if program == "pi":  # input is without the cache's
+        turns = [m["usage"] for m in last["messages"] if m["role"] == "assistant"]
+        read = sum(t["cacheRead"] for t in turns)
+        written = sum(t["cacheWrite"] for t in turns)
+        return sum(t["input"] for t in turns) + read + written, read, sum(t["output"] for t in turns)
+    if program == "gemini":  # its output leaves reasoning out, the total does not
+        stats = last["stats"]
+        return stats["input_tokens"], stats["cached"], stats["total_tokens"] - stats["input_tokens"]
+    if program in ("claude", "grok"):  # input is without the cache's
+        read = usage["cache_read_input_tokens"]
+        return usage["input_tokens"] + read + usage["cache_creation_input_tokens"], read, usage["output_tokens"]
+    read = usage["cached_input_tokens" if program == "codex" else "cache_read_input_tokens"]
+    return usage["input_tokens"], read, usage["output_tokens"]
+
+
+def test_a_program_counts_what_it_was_told(server: ModelServer, program: str, tmp_path: Path) -> None:
+    if program == "copilot":
+        pytest.skip("copilot says no tokens for a provider of one's own")
+    server.add("usage", USAGE)
+    ran = run(program, server.url(f"{program}-usage", "usage"), tmp_path, PROMPT)
+    told = [e.usage for e in server.entries(f"{program}-usage") if e.usage is not None and not e.side]
+    assert len(told) == 2
+    expected = sum(u.prompt for u in told), sum(u.cache_read for u in told), sum(u.output for u in told)
+    assert counted(program, ran.out) == expected == (3006, 180, 240)
 
 
 def test_claude_is_steered_within_a_turn(server: ModelServer, tmp_path: Path) -> None:

@@ -1,0 +1,443 @@
+"""The matrix of agent programs: each real program through gateway, cage, shim and supervisor, in each situation.
+
+    python -m tests.clis.matrix [--only NAME,NAME] [--cells CELL,CELL] [--at-once N] [--keep DIR]
+
+prints a Markdown table: a row a situation, a column a program, each cell the state that the lane ended in, its reason
+and seconds; `✗` stands before what is not as it has to be. Ends with 1 when a cell is wrong or empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.clis import install, mcp_http
+
+from ropewalk.gateway import settings
+from ropewalk.gateway.process import read_address
+from ropewalk.lane import processes
+from ropewalk.lane.adapter import Adapter, Event, McpServer
+from ropewalk.lane.cage import room as rooms
+from ropewalk.lane.order import Order
+from ropewalk.lane.programs import registry
+from ropewalk.lane.supervisor import LaneResult, Supervised
+from ropewalk.lane.waits import FINAL, Judgement, Limits, Waits
+from ropewalk.testing.model_server import Entry, ModelServer, running
+
+PROMPT = "Please write hello.txt."
+MODELS = {"claude": "claude-sonnet-4-5", "gemini": "gemini-2.5-flash", "acp-gemini": "gemini-2.5-flash"}
+WAITS = Waits(first_byte=10, between=6, tool=60, neither=40, grace=4)
+LIMITS = Limits(seconds=100, requests=60)
+SIGNS = 10.0
+"""Is how long what a lane leaves behind may live, in seconds."""
+
+FAILURES = ("e400", "e401", "e429ra", "e500", "e529", "ctx", "reset", "malformed", "trunc", "empty", "sseerr",
+            "hang", "stall")  # fmt: skip
+ALL = ("write", "shell", *FAILURES, "cancel", "resume")
+SOME = ("write", "shell", "e401", "e500", "stall", "cancel", "resume")
+PLAN: dict[str, tuple[str, ...]] = {
+    "claude": (*ALL, "steer", "interrupt", "tools"),
+    "codex": (*ALL, "tools"),
+    "grok": ALL,
+    "pi": ALL,
+    "gemini": (*SOME, "tools"),
+    "qwen": SOME,
+    "copilot": (*SOME, "tools"),
+    "opencode": (*SOME, "tools"),
+    "acp-grok": ("write", "shell", "e401", "stall", "cancel", "interrupt", "tools-asked"),
+    "acp-gemini": ("write", "e401", "cancel", "interrupt"),
+    "acp-opencode": ("write", "steer", "interrupt"),
+}
+"""Is what is tried: all situations for the quick programs, some for those that take ten seconds to start."""
+
+ACP = {
+    "acp-grok": ("grok", "acp:grok agent stdio"),
+    "acp-gemini": ("gemini", "acp:gemini --acp --approval-mode yolo --skip-trust"),
+    "acp-opencode": ("opencode", "acp:opencode acp"),
+}
+"""Are the rows that speak the Agent Client Protocol: the program to install, and the harness."""
+
+WAIT = "i=0; while [ ! -e go ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i+1)); done"
+"""Is a command that ends when the test says so, or after a minute."""
+
+
+class Cell(NamedTuple):
+    """Is one situation of one program as it came out; `wrong` says what is not as it has to be, empty when all is."""
+
+    program: str
+    what: str
+    state: str
+    reason: str
+    seconds: float
+    wrong: str
+    stream: str
+
+
+def cells() -> list[tuple[str, str]]:
+    """Gives all (program, situation), the slow programs first."""
+    found = [(program, what) for program, all_of in PLAN.items() for what in all_of]
+    return sorted(found, key=lambda one: one[0] not in ("opencode", "copilot", "acp-opencode", "qwen"))
+
+
+def installed(program: str) -> str:
+    """Gives the name under which a row's program is installed."""
+    return ACP[program][0] if program in ACP else program
+
+
+class Field:
+    """Is where lanes run: a model server, a gateway in front of it, and a folder for all of them."""
+
+    def __init__(self, folder: Path, server: ModelServer) -> None:
+        self.folder, self.server = folder, server
+        self.gateway = folder / "gateway"
+        self.gateway.mkdir(mode=0o755)
+        self._names = [(program, what) for program, what in cells()]
+        settings.write(str(self.gateway), self._settings())
+        self._child = subprocess.Popen([sys.executable, "-m", "ropewalk.gateway.process", str(self.gateway)],
+                                       stdout=subprocess.PIPE)  # fmt: skip
+        assert self._child.stdout is not None
+        assert self._child.stdout.readline(), "the gateway did not start"
+        address = read_address(str(self.gateway))
+        assert address is not None
+        self.port = address.port
+        server.add("slow", [{"tool": "shell", "cmd": WAIT}, {"text": "FINAL-ANSWER: waited"}])
+
+    def _settings(self) -> settings.Settings:
+        ups = {f"{p}-{w}": settings.Upstream(self.server.url(f"{p}-{w}", scenario(w)), "real-key", account=f"{p}-{w}")
+               for p, w in self._names}  # fmt: skip
+        lanes = {f"token-{p}-{w}": settings.Lane(f"r/{p}-{w}/1", upstreams=(f"{p}-{w}",), requests=LIMITS.requests)
+                 for p, w in self._names}  # fmt: skip
+        return settings.Settings(ups, lanes, hold=2.0, first_byte=60.0, between=60.0)
+
+    def end(self) -> None:
+        """Ends the gateway."""
+        self._child.terminate()
+        self._child.wait(20)
+        assert self._child.stdout is not None
+        self._child.stdout.close()
+
+
+def scenario(what: str) -> str:
+    """Gives the model's scenario in a situation."""
+    if what in ("cancel", "steer", "interrupt"):
+        return "slow"
+    return {"resume": "write", "tools": "text", "tools-asked": "text", "e429ra": "e429ra1"}.get(what, what)
+
+
+@contextmanager
+def field() -> Iterator[Field]:
+    """Gives a field until the block ends; its folder is open to the lanes' user."""
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="ropewalk-matrix-", dir="/var/tmp"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.chmod(0o755)
+        made = Field(folder, stack.enter_context(running()))
+        stack.callback(made.end)
+        yield made
+
+
+class Lane:
+    """Is one lane of the matrix, and what was seen of it."""
+
+    def __init__(self, field: Field, program: str, what: str, attempt: int = 1) -> None:
+        self.field, self.program, self.what = field, program, what
+        self.base = field.folder / f"{program}-{what}"
+        self.lane = self.base / f"lane{attempt}"
+        self.work = self.base / "work"
+        self.events: list[Event] = []
+        self.on: Callable[[Event], None] = lambda event: None
+
+    def order(self, session: str | None = None, servers: Sequence[McpServer] = ()) -> Order:
+        """Gives the order, and makes the folders it needs."""
+        held = install.default_folder()
+        name = installed(self.program)
+        binary, node = install.binary(held, name), install.binary(held, "node")
+        assert binary is not None and node is not None
+        adapter = self.adapter()
+        search = f"{binary.parent}:{node.parent}:/usr/local/bin:/usr/bin:/bin"
+        self.base.mkdir(mode=0o755, exist_ok=True)
+        for folder in (self.work, self.base / "objects"):
+            folder.mkdir(exist_ok=True)
+        root = os.geteuid() == 0
+        if root:
+            os.chown(self.work, rooms.UID, rooms.UID)
+        uncaged = bool(servers)  # a cage lets through to the gateway alone
+        room = rooms.Room(
+            str(self.work), "project", str(self.lane / "home"), str(self.lane / "tmp"), str(self.base / "objects"),
+            tools=rooms.tool_folders(adapter.program, search), gateway=str(self.field.gateway / "door"),
+            uid=rooms.UID if root else None,
+        )  # fmt: skip
+        return Order(
+            f"r/{self.program}-{self.what}/1", f"{adapter.family}/one", adapter, PROMPT, str(self.work),
+            str(self.lane), "none" if uncaged else "full", search, os.environ, room,
+            MODELS.get(self.program, "scripted-model"), session=session, servers=servers,
+            gateway=str(self.field.gateway), token=f"token-{self.program}-{self.what}", port=self.field.port,
+            limits=LIMITS, waits=WAITS,
+        )  # fmt: skip
+
+    def adapter(self) -> Adapter:
+        """Gives the row's adapter."""
+        return registry.get(ACP[self.program][1] if self.program in ACP else self.program)
+
+    def run(
+        self, act: Callable[[Supervised], None] | None = None, session: str | None = None,
+        servers: Sequence[McpServer] = (),
+    ) -> LaneResult:  # fmt: skip
+        """Follows the lane to its end; `act` is done once, when its first tool runs."""
+        order = self.order(session, servers)
+        found = Supervised(order, self._tell)
+        found.start()
+        acted = False
+        result = None
+        while result is None:
+            result = found.step()
+            if act is not None and not acted and result is None and self.called():
+                acted = True
+                act(found)
+            time.sleep(0.05)
+        return result
+
+    def _tell(self, event: Event) -> None:
+        self.events.append(event)
+
+    def called(self) -> bool:
+        """Says whether the model has called a tool, and the program has taken that up."""
+        return any(entry.called and entry.outcome == "ok" for entry in self.mine())
+
+    def mine(self) -> list[Entry]:
+        """Gives the requests of the agent itself, without those for titles and the like."""
+        return [e for e in self.field.server.entries(f"{self.program}-{self.what}") if e.message_id and not e.side]
+
+    def left(self) -> list[int]:
+        """Gives the processes that the lane left, after the time they have to be gone in."""
+        mark = f"ROPEWALK_LANE=r/{self.program}-{self.what}/1".encode()
+        until = time.monotonic() + SIGNS
+        while (found := _marked(mark)) and time.monotonic() < until:
+            time.sleep(0.1)
+        return found
+
+
+def _marked(mark: bytes) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return [pid for pid in found if processes._lives(pid)]
+
+
+def run_cell(field: Field, program: str, what: str) -> Cell:
+    """Runs one situation of one program and judges how it came out."""
+    begun = time.monotonic()
+    lane = Lane(field, program, what)
+    result, wrong = CHECKS.get(what, _failure)(lane)
+    if result.state not in FINAL:
+        wrong = wrong or f"{result.state} is no end"
+    if left := lane.left():
+        wrong = wrong or f"processes {left} are left"
+    try:
+        stream = (lane.lane / "stdout").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        stream = ""
+    if wrong:
+        wrong = f"{wrong}: {result.state}, {result.reason!r}, exit {result.exit}, {result.ending}, {result.stderr[-600:]}"
+    return Cell(program, what, result.state, result.reason, time.monotonic() - begun, wrong, stream)
+
+
+# what has to come out
+
+
+def _is(found: bool, words: str) -> str:
+    return "" if found else words
+
+
+def _written(lane: Lane) -> tuple[LaneResult, str]:
+    result = lane.run()
+    path = lane.work / "hello.txt"
+    good = path.is_file() and path.read_text(encoding="utf-8") == f"hello from {lane.program}-{lane.what}\n"
+    return result, (
+        _is(result.state == "done", "not done")
+        or _is(good, "hello.txt is not what was asked for")
+        or _is("FINAL-ANSWER" in result.ending.text, "the last words are not there")
+        or _is(result.tools > 0, "no tool was told of")
+        or _is([(e.turn, e.step) for e in lane.mine()] == [(0, 0), (0, 1)], f"{len(lane.mine())} requests")
+    )
+
+
+REASONS: dict[str, tuple[str, ...]] = {
+    "e400": ("api_error",), "e401": ("authentication",), "e429ra": ("rate_limited",), "e500": ("api_error",),
+    "e529": ("rate_limited", "api_error"), "ctx": ("context_full",),
+    "reset": ("api_error",), "malformed": ("api_error", "no_result", "empty"), "trunc": ("api_error",),
+    "empty": ("api_error", "no_result", "empty"), "sseerr": ("api_error",),
+}  # fmt: skip
+
+
+def _failure(lane: Lane) -> tuple[LaneResult, str]:
+    """What fails has to end as failed with its reason; what hangs is ended by us, as stalled."""
+    result = lane.run()
+    if lane.what in ("hang", "stall"):
+        words = "no answer" if lane.what == "hang" else "in the middle"
+        return result, (
+            _is(result.state == "stalled" and words in result.reason, "not stalled as it has to be")
+            or _is(result.seconds < LIMITS.seconds, "only the wall clock ended it")
+        )
+    return result, (
+        _is(result.state == "failed", "not failed")
+        or _is(result.reason in REASONS[lane.what] or result.reason.startswith("timeout"), "another reason")
+        or _is(not (lane.work / "hello.txt").exists(), "it wrote something")
+    )
+
+
+def _cancelled(lane: Lane) -> tuple[LaneResult, str]:
+    ended: list[float] = []
+
+    def act(found: Supervised) -> None:
+        ended.append(time.monotonic())
+        found.end(Judgement("cancelled", "it was stopped", end=True))
+
+    result = lane.run(act)
+    seconds = time.monotonic() - ended[0] if ended else -1
+    return result, (
+        _is(result.state == "cancelled", "not cancelled")
+        or _is(bool(ended) and seconds < SIGNS, f"it took {seconds:.1f} s to end")
+    )
+
+
+def _resumed(lane: Lane) -> tuple[LaneResult, str]:
+    first = lane.run()
+    if first.state != "done" or not first.ending.session:
+        return first, "the first run gave no session"
+    again = Lane(lane.field, lane.program, lane.what, 2)
+    again.lane.mkdir()
+    shutil.move(lane.lane / "home", again.lane / "home")
+    second = again.run(session=first.ending.session)
+    places = [(e.turn, e.step) for e in lane.mine()]
+    return second, (
+        _is(second.state == "done", "the second run is not done")
+        or _is(places == [(0, 0), (0, 1), (1, 0), (1, 1)], f"not the same talk: {places}")
+    )
+
+
+def _steered(lane: Lane) -> tuple[LaneResult, str]:
+    heard: list[bool] = []
+
+    def act(found: Supervised) -> None:
+        heard.append(found.steer("Hurry up, please."))
+        time.sleep(1.0)  # it has to read it before its tool ends
+        (lane.work / "go").touch()
+
+    result = lane.run(act)
+    hears = [e for e in lane.field.server.entries(f"{lane.program}-{lane.what}")
+             if any("Hurry up" in s for s in (*e.steers, e.prompt))]  # fmt: skip
+    return result, (
+        _is(heard == [True], "it can't be told anything")
+        or _is(bool(hears), "the model never heard it")
+        or _is(result.state == "done", "not done")
+    )
+
+
+def _interrupted(lane: Lane) -> tuple[LaneResult, str]:
+    asked: list[bool] = []
+    result = lane.run(lambda found: asked.append(found.interrupt()))
+    return result, (
+        _is(asked == [True], "it can't be interrupted")
+        or _is(result.state == "failed" and result.reason == "interrupted", "not interrupted")
+        or _is(result.seconds < 60, "its tool ran on")
+    )
+
+
+def _offered(lane: Lane) -> tuple[LaneResult, str]:
+    with mcp_http.serving("report_status") as url:
+        result = lane.run(servers=(McpServer("fleet", url, {"Authorization": "Bearer lane-token"}),))
+    first = lane.mine()[:1]
+    named = bool(first) and any("report_status" in tool for tool in first[0].tools)
+    return result, (
+        _is(result.state == "done", "not done") or _is(named, f"not offered: {first and first[0].tools}")
+    )
+
+
+def _offered_on_asking(lane: Lane) -> tuple[LaneResult, str]:
+    """Some programs keep tools behind a search of theirs; they have to ask the server all the same."""
+    with mcp_http.serving("report_status") as url:
+        result = lane.run(servers=(McpServer("fleet", url, {"Authorization": "Bearer lane-token"}),))
+        asked = mcp_http.asked(url)
+    return result, _is(result.state == "done", "not done") or _is("tools/list" in asked, f"it asked for {asked}")
+
+
+CHECKS: dict[str, Callable[[Lane], tuple[LaneResult, str]]] = {
+    "write": _written, "shell": _written, "cancel": _cancelled, "resume": _resumed, "steer": _steered,
+    "interrupt": _interrupted, "tools": _offered, "tools-asked": _offered_on_asking,
+}  # fmt: skip
+
+
+def table(found: Sequence[Cell], wanted: Sequence[tuple[str, str]]) -> tuple[str, list[str]]:
+    """Gives the Markdown table, and what is wrong or missing in it."""
+    by = {(one.program, one.what): one for one in found}
+    programs = [p for p in PLAN if any(p == one for one, _ in wanted)]
+    rows = list(dict.fromkeys(what for p in PLAN for what in PLAN[p] if (p, what) in wanted))
+    lines = ["| |" + "|".join(programs) + "|", "|---" * (len(programs) + 1) + "|"]
+    wrong = []
+    for what in rows:
+        line = f"|{what}|"
+        for program in programs:
+            cell = by.get((program, what))
+            if cell is None:
+                line += "|" if (program, what) in wanted else "–|"
+                if (program, what) in wanted:
+                    wrong.append(f"{program} {what}: nothing came of it")
+                continue
+            if cell.wrong:
+                wrong.append(f"{program} {what}: {cell.wrong}")
+            why = cell.reason.split(":")[0]
+            line += f"{'✗ ' if cell.wrong else ''}{cell.state}{f' ({why})' if why else ''} {cell.seconds:.0f} s|"
+        lines.append(line)
+    return "\n".join(lines), wrong
+
+
+def main() -> int:
+    """Runs what is asked for, prints the table, and gives the exit code."""
+    parser = argparse.ArgumentParser(description="Tries the real agent programs in all situations.")
+    parser.add_argument("--only", default=",".join(PLAN), help="programs, with commas (default: all)")
+    parser.add_argument("--cells", default="", help="situations, with commas (default: all)")
+    parser.add_argument("--at-once", type=int, default=3, help="how many lanes run at once")
+    parser.add_argument("--keep", type=Path, help="a folder for the programs' own streams")
+    given = parser.parse_args()
+    only, some = given.only.split(","), [one for one in given.cells.split(",") if one]
+    wanted = [(p, w) for p, w in cells() if p in only and (not some or w in some)]
+    found: list[Cell] = []
+
+    def one(cell: tuple[str, str]) -> None:
+        try:
+            made = run_cell(place, *cell)
+        except Exception as error:
+            print(json.dumps({"cell": cell, "error": repr(error)}), file=sys.stderr, flush=True)
+            return
+        found.append(made)
+        if given.keep:
+            (given.keep / f"{made.program}-{made.what}.jsonl").write_text(made.stream, encoding="utf-8")
+        print(json.dumps(made._replace(stream="")._asdict()), file=sys.stderr, flush=True)
+
+    with field() as place, ThreadPoolExecutor(given.at_once) as pool:
+        list(pool.map(one, wanted))
+    text, wrong = table(found, wanted)
+    print(text)
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
