@@ -27,7 +27,7 @@ from storekit import child_env
 pytestmark = pytest.mark.race
 
 FULL = bool(os.environ.get("RWTEST_FULL"))
-WORKERS, ROUNDS = (50, 100) if FULL else (16, 6)
+WORKERS, ROUNDS = (50, 100) if FULL else (10, 5)
 FAR_WORKERS, FAR_ROUNDS = (8, 10) if FULL else (4, 2)
 
 

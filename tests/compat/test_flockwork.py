@@ -25,7 +25,7 @@ from storekit import SRC, stock
 pytestmark = pytest.mark.compat
 
 FULL = bool(os.environ.get("RWTEST_FULL"))
-EACH, TASKS = (4, 64) if FULL else (2, 6)
+EACH, TASKS = (4, 64) if FULL else (2, 4)
 SCRIPT = "for name in $(printf '%s' \"$brief\" | grep -o 'done-[a-z0-9]*[.]txt' | sort -u); do echo x > $name; done"
 
 
