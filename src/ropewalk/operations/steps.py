@@ -361,7 +361,10 @@ def _not_landed(held: Held, done: Result) -> RopewalkError:
     if done.how == "unchanged":
         return EmptyCommitError(f"{held.task.target} has all of it already", task=task)
     if done.how == "conflict":
-        return ConflictError(done.words, task=task, report=done.report)
+        return ConflictError(
+            done.words, hint="bring what landed meanwhile into the tree, solve it there, and return it again", task=task,
+            report=done.report,
+        )  # fmt: skip
     if done.how in ("failed", "broken"):
         return CheckFailedError(done.words.split("\n")[0], task=task, rc=done.rc, tree=done.tree, output=done.words)
     if done.how == "fenced":

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from ropewalk.board import state, tasks, wire
+from ropewalk.board import names, state, tasks, wire
 from ropewalk.board.base import Board
 from ropewalk.board.claim import As
 from ropewalk.board.state import Status
@@ -80,6 +80,8 @@ def task_add(ctx: Context, req: TaskAddRequest) -> TasksAdded:
     board.refresh()
     new, changed = tasks.add(board, found, ctx.agent, update=req.update, tell=ctx.progress)
     told = {*new, *changed}
+    for target in sorted({task.target for task in found if board.ref(names.branch(task.target)) is None}):
+        ctx.warnings.append(f"there is no branch {target} yet; a task names another as `target: BRANCH`")
     return TasksAdded(board.name, new, changed, [task.id for task in found if task.id not in told])
 
 
@@ -209,8 +211,6 @@ class TaskShown(msgspec.Struct, frozen=True, omit_defaults=True):
 )
 def task_show(ctx: Context, req: TaskRequest) -> TaskShown:
     """Shows a task."""
-    from ropewalk.board import names
-
     board = ctx.board(req.board)
     board.refresh()
     status = need(board, req.task)
@@ -227,8 +227,6 @@ def task_show(ctx: Context, req: TaskRequest) -> TaskShown:
 
 def need(board: Board, task: str) -> Status:
     """Gives the status of a task; `E_NOT_FOUND` when there is none, or its name can't be one."""
-    from ropewalk.board import names
-
     found = state.need(board, task) if names.is_readable(task) else None
     if found is None:
         raise NotFoundError(
@@ -316,8 +314,6 @@ def who(ctx: Context, worker: str | None = None, harness: str | None = None, mod
 
     The claim names no process, because this one ends with the command: only time tells whether its holder lives.
     """
-    from ropewalk.board import names
-
     agent = ctx.agent
     return As(names.check_person(worker or agent.replace("/", "-")[:64]), agent, harness or agent.split("/")[0], model)
 

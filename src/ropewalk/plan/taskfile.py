@@ -2,7 +2,7 @@
 
 ```
 {"tasks": [{"id": "a", "check": "make test", "description": "…"}]}    also the list alone, or {"a": "brief"}
-{"id": "a", "check": "make test"}                                     one a line
+{"id": "a", "check": "make test"}                                     one task, or one a line
 ## a: Title                                                           Markdown: headings, `key: value` lines, text
 ```
 """
@@ -181,7 +181,9 @@ def _listed(value: Any, shown: str, faults: _Faults) -> Iterator[_Given]:
             if key != "tasks":
                 faults.add(shown, f"there is no key {key[:100]!r} beside tasks")
         value, where = value["tasks"], "tasks"
-    if isinstance(value, list):
+    if isinstance(value, dict) and isinstance(value.get("id"), str) and ("check" in value or "verify" in value):
+        yield from _one(shown, value, faults)
+    elif isinstance(value, list):
         for number, one in enumerate(value):
             yield from _one(f"tasks[{number}]", one, faults)
     elif isinstance(value, dict):
