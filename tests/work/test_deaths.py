@@ -13,6 +13,7 @@ from tests.work.workkit import WorkKit, task
 
 from ropewalk.board import names, observe, recover
 from ropewalk.core import clock
+from ropewalk.plan.task import Limits
 
 _FIRST = """if mkdir "{folder}/first" 2>/dev/null; then
   echo x > "{folder}/began"; cat "{folder}/gate" > /dev/null; echo old > f
@@ -207,3 +208,33 @@ def test_R12_a_claim_whose_date_is_far_off_ends_with_its_lease(mixed: WorkKit) -
     process = mixed.work("w1")
     assert process.kinds("lease_expired") and mixed.state("one") == "done"
     mixed.lawful()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4 if os.environ.get("RWTEST_FULL") else 1))
+def test_B14_R11_killed_at_any_moment_nothing_is_lost_or_done_twice(bench: WorkKit, seed: int) -> None:
+    """Two workers at a time, one of them killed again and again, at times that nobody chose."""
+    import random
+    import subprocess
+
+    draw = random.Random(seed)
+    count = 12
+    bench.add(
+        *(task(f"t{n:02}", f"echo {n} > f{n:02}", f"test -f f{n:02}", limits=Limits(heirs=50)) for n in range(count))
+    )
+    kills = 0
+    while {bench.state(f"t{n:02}") for n in range(count)} != {"done"}:
+        victim, other = bench.start(f"v{kills}"), bench.start(f"o{kills}", once=True, until_empty=False)
+        try:
+            victim.child.wait(timeout=draw.uniform(0.3, 3.0))
+        except subprocess.TimeoutExpired:
+            victim.kill(signal.SIGKILL)
+        victim.end()
+        assert other.end() == 0, other.words()
+        kills += 1
+        bench.lawful()
+        assert kills < 60
+    bench.work("last")
+    assert all(len(bench.fixes(f"t{n:02}")) == 1 for n in range(count))
+    assert bench.files() == {"README.md": "# Demo\n", **{f"f{n:02}": f"{n}\n" for n in range(count)}}
+    assert bench.leftovers() == []

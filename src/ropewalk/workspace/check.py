@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -57,18 +56,23 @@ def key(tree: str, what: Command) -> str:
     return digest(tree, what.argv, what.environment).hex()[:40]
 
 
+def new_place(folder: str) -> str:
+    """Gives a path below a folder that no check has; it is not made yet."""
+    return os.path.join(folder, f"check-{os.urandom(8).hex()}")
+
+
 class Running:
     """Is a check in progress; `place` is its folder, `pid` the leader of its process group."""
 
     def __init__(
-        self, store: Store, tree: str, what: Command, env: Mapping[str, str], folder: str, policy: Policy = Policy()
+        self, store: Store, tree: str, what: Command, env: Mapping[str, str], place: str, policy: Policy = Policy()
     ) -> None:
-        """Checks the tree out into a new folder below `folder`, furnishes it, and starts the command there."""
+        """Checks the tree out into the new folder `place`, furnishes it, and starts the command there."""
         import subprocess
 
         self.tree, self._what = tree, what
-        os.makedirs(folder, exist_ok=True)
-        self.place = tempfile.mkdtemp(prefix="check-", dir=folder)
+        os.makedirs(place, mode=0o700)
+        self.place = place
         self.pid = 0
         self._child: subprocess.Popen[bytes] | None = None
         self._unstartable = ""
@@ -150,6 +154,20 @@ def end_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         pass
+
+
+def end_inside(place: str) -> list[int]:
+    """Kills the processes that work in a folder or below it; gives their ids."""
+    inside = os.path.realpath(place) + "/"
+    found = []
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
+        try:
+            if name.isdigit() and (os.readlink(f"/proc/{name}/cwd") + "/").startswith(inside):
+                os.kill(int(name), signal.SIGKILL)
+                found.append(int(name))
+        except OSError:
+            continue
+    return found
 
 
 def remove_place(place: str) -> None:

@@ -123,6 +123,15 @@ def _portable(answering: Answering) -> Resolution:
     return Resolution(answering.resolution.against, files)
 
 
+def sweep_jobs(store: Store) -> None:
+    """Ends the checks of drivers that died, and removes what they left."""
+    folder = queue.folder(store)
+    for name in os.listdir(folder) if os.path.isdir(folder) else []:
+        if name.startswith("job-") and (hold := Hold.take(os.path.join(folder, name))) is not None:
+            _sweep(hold)
+            hold.drop()
+
+
 class _Driver:
     def __init__(
         self, store: Store, ref: str, how: Orders, tell: Callable[[str], None], ended: Callable[[int, Outcome], None]
@@ -146,7 +155,7 @@ class _Driver:
         assert life is not None, "an owner's name is new"
         ids: list[int] = []
         try:
-            self._sweep_jobs()
+            sweep_jobs(self.store)
             ids = queue.add(self.store, owner, self.ref, wanted)
             self.mine = dict(zip(ids, wanted, strict=True))
             while len(self.done) < len(ids) or self.running:
@@ -159,14 +168,6 @@ class _Driver:
             if ids:
                 queue.remove(self.store, ids)
             life.drop()
-
-    def _sweep_jobs(self) -> None:
-        """Ends the checks of drivers that died, and removes what they left."""
-        folder = queue.folder(self.store)
-        for name in os.listdir(folder):
-            if name.startswith("job-") and (hold := Hold.take(os.path.join(folder, name))) is not None:
-                _sweep(hold)
-                hold.drop()
 
     def _check_stop(self) -> None:
         if self.how.stop is not None and self.how.stop.is_set():
@@ -259,7 +260,10 @@ class _Driver:
             command = step.entry.wanted.command
             if step.entry.id in self.mine:
                 self.tell(f"checking the merged tree {step.tree[:12]}")
-            running = Running(self.store, step.tree, command, self.how.env, self.how.folder, self.how.policy)
+            # whoever finds this driver dead finds the folder too, whenever it died
+            place = check.new_place(self.how.folder)
+            hold.write(msgspec.json.encode(_Left(0, "", place)))
+            running = Running(self.store, step.tree, command, self.how.env, place, self.how.policy)
             hold.write(msgspec.json.encode(_Left(running.pid, _started(running.pid), running.place)))
             self.running.append(_Job(step, running, hold, slot))
             self._idle_since.pop(step.key, None)
@@ -429,6 +433,8 @@ def _sweep(hold: Hold) -> None:
     # a process group's number is not given out anew while the group lives; its leader's start tells the rest
     if left.pid and _started(left.pid) in ("", left.started):
         check.end_group(left.pid)
+    elif not left.pid:
+        check.end_inside(left.place)  # it died before it could say which process it had started
     check.remove_place(left.place)
 
 

@@ -139,7 +139,9 @@ def _remove(path: str) -> None:
     above, last = os.path.split(path)
     gone = os.path.join(above, f".{last}.gone-{os.getpid()}")
     try:
-        leftovers = [n for n in os.listdir(above) if n.startswith(f".{last}.gone-")] if os.path.isdir(above) else []
+        # of a removal, or of a creation, that was killed; the lock is ours, so they belong to nobody
+        killed = (f".{last}.gone-", f".{last}.new-")
+        leftovers = [n for n in os.listdir(above) if n.startswith(killed)] if os.path.isdir(above) else []
         if os.path.islink(path):
             os.unlink(path)
         elif os.path.isdir(path):

@@ -286,7 +286,8 @@ class Attempt:
     def _satisfied(self) -> Ending | Result:
         """Has the check on the target's head decide about an agent that had nothing to change (B18)."""
         head = self.bench.landing.head(self.board, self.store, self.task.target)
-        found = evidence.look(self.store, head, self._orders())
+        # in the attempt's own folder, where whoever clears up after a dead worker finds it
+        found = evidence.look(self.store, head, self._orders()._replace(folder=self.bench.places.of(self.attempt)))
         self._check_stop()
         assert found is not None
         if found.kind == "infrastructure" and found.reason != "timeout":

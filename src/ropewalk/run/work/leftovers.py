@@ -11,6 +11,8 @@ from ropewalk.core.errors import RopewalkError, os_error
 from ropewalk.lane.supervise import sweep
 from ropewalk.store.store import Store
 from ropewalk.workspace import removal, state
+from ropewalk.workspace.check import end_inside
+from ropewalk.workspace.drive import sweep_jobs
 from ropewalk.workspace.files import remove_tree
 
 _HOLDER = "holder"
@@ -75,13 +77,15 @@ class Places:
 
 
 def clear(store: Store, places: Places, actor: str) -> list[str]:
-    """Ends what dead workers left: their agents' processes, workspaces and folders; gives the attempts.
+    """Ends what dead workers left: processes of agents and checks, workspaces and folders; gives the attempts.
 
     What a workspace held is archived first.
     """
     done = []
+    sweep_jobs(store)
     for attempt in places.dead():
         sweep(attempt)
+        end_inside(places.of(attempt))
         try:
             drop(store, attempt, actor, keep=True)
             places.remove(attempt)
