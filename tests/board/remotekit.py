@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "remote"))
 
 import peers
+import pytest
 from tests.board import invariants
 
 from ropewalk.board import claim, names, state, tasks
@@ -27,11 +28,15 @@ from ropewalk.board.wire import Object, Outcome
 from ropewalk.plan.task import Task
 from ropewalk.store.loose import object_id
 from ropewalk.store.oplog import Move
-from storekit import SRC, stock
+from storekit import SRC, child_env, stock
 
 ACTOR = "test/one"
 MAIN = "refs/heads/main"
 WAYS = ("path", "ssh", "http")
+NEEDS_SERVERS = pytest.mark.skipif(
+    not (peers.SSHD and peers.LIGHTTPD) and os.environ.get("CI") != "true",
+    reason="needs sshd and lighttpd (apt-get install openssh-server lighttpd)",
+)
 
 
 class Servers(NamedTuple):
@@ -143,6 +148,13 @@ class Shared:
             one.close()
 
 
+def start(source: str, *words: str, **env: str) -> subprocess.Popen[str]:
+    """Starts a Python process that says `ready` and waits for a line."""
+    return subprocess.Popen([sys.executable, "-c", source, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            text=True, env=child_env(**{"GIT_SSH_COMMAND": os.environ.get("GIT_SSH_COMMAND", ""),
+                                                        **env}))  # fmt: skip
+
+
 def task(name: str, **more: Any) -> Task:
     """Gives a task whose check passes."""
     return Task(name, "true", description=f"Do {name}", **more)
@@ -195,5 +207,21 @@ def foreign(repo: Path, refs: Sequence[str]) -> None:
     stock("--git-dir", str(repo), "pack-refs", "--all")
 
 
-__all__ = ["ACTOR", "MAIN", "WAYS", "Servers", "Shared", "foreign", "landing", "object_id", "peers", "servers",
-           "states", "take", "task", "who"]  # fmt: skip
+__all__ = [
+    "ACTOR",
+    "MAIN",
+    "NEEDS_SERVERS",
+    "WAYS",
+    "Servers",
+    "Shared",
+    "foreign",
+    "landing",
+    "object_id",
+    "peers",
+    "servers",
+    "start",
+    "states",
+    "take",
+    "task",
+    "who",
+]  # fmt: skip

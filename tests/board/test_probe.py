@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.board.remotekit import MAIN, Servers, Shared, peers, servers
+from tests.board.remotekit import MAIN, NEEDS_SERVERS, Servers, Shared, peers
 
 from ropewalk.board import probe
 from ropewalk.core.errors import NotFoundError
 from storekit import stock
 
-pytestmark = pytest.mark.skipif(
-    not (peers.SSHD and peers.LIGHTTPD) and os.environ.get("CI") != "true",
-    reason="needs sshd and lighttpd (apt-get install openssh-server lighttpd)",
-)
+pytestmark = NEEDS_SERVERS
 Opener = Callable[..., Shared]
 
 
-@pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    with servers(tmp_path_factory.mktemp("b")) as made:
-        yield made
-
-
-@pytest.fixture
-def shared(ground: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
-    monkeypatch.setenv("GIT_SSH_COMMAND", ground.master)
-    made: list[Shared] = []
-
-    def make(way: str = "path", **how: Any) -> Shared:
-        made.append(Shared(ground, f"{tmp_path.name}-{len(made)}", way, tmp_path / f"hosts{len(made)}", law=False))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
 def test_F13_a_stock_server_takes_all_and_keeps_nothing_of_the_probe(shared: Opener) -> None:
-    on = shared("http")
+    on = shared("http", law=False)
     before = on.refs()
     found = probe.probe(on.board)
     assert found.usable and found.landing == "push" and found.protocol == 2 and found.transport == "http"
@@ -60,7 +36,7 @@ PROTECTED = 'case "$1" in refs/heads/main) echo "main is protected"; exit 1;; es
     ("pre-receive", 'while read a b ref; do [ "$ref" != refs/heads/main ] || { echo protected; exit 1; }; done'),
 ])  # fmt: skip
 def test_F13_a_protected_target_is_found_without_moving_it(shared: Opener, hook: str, script: str) -> None:
-    on = shared()
+    on = shared(law=False)
     on.hook(hook, script)
     before = on.refs()
     found = probe.probe(on.board)
@@ -71,7 +47,7 @@ def test_F13_a_protected_target_is_found_without_moving_it(shared: Opener, hook:
 
 
 def test_F13_what_a_servers_rules_refuse_is_named(shared: Opener) -> None:
-    on = shared()
+    on = shared(law=False)
     on.hook("update", '[ "$3" != 0000000000000000000000000000000000000000 ] || { echo "no deletes"; exit 1; }')
     found = probe.probe(on.board)
     assert found.create and found.replace and found.delete is False and not found.usable and found.landing is None
@@ -92,7 +68,7 @@ def test_F13_what_a_servers_rules_refuse_is_named(shared: Opener) -> None:
 
 
 def test_F13_a_server_without_atomic_push_is_not_usable(shared: Opener) -> None:
-    on = shared()
+    on = shared(law=False)
     on.set(receive_advertiseAtomic="false")
     found = probe.probe(on.board)
     assert found.atomic is False and not found.usable and "receive.advertiseAtomic" in " ".join(found.advice)
@@ -100,7 +76,7 @@ def test_F13_a_server_without_atomic_push_is_not_usable(shared: Opener) -> None:
 
 
 def test_a_board_without_its_target_and_one_that_can_only_be_read(shared: Opener, ground: Servers) -> None:
-    on = shared("http")
+    on = shared("http", law=False)
     found = probe.probe(on.board, "next")
     assert not found.target_there and found.target_push is None and found.landing == "push"
     reading = on.open("reading", ground.web.url(on.repo.name, below="reading"))
@@ -113,7 +89,7 @@ def test_a_board_without_its_target_and_one_that_can_only_be_read(shared: Opener
 def test_F4_ssh_without_the_variable_of_the_protocol_is_told_which_line_to_add(
     shared: Opener, ground: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on = shared("ssh")
+    on = shared("ssh", law=False)
     assert probe._protocol(on.board) == 2
     with peers.sshd(tmp_path / "old", {"HOME": "/nonexistent", "PATH": os.environ["PATH"]}) as ssh:
         once = f"-o ControlMaster=auto -o ControlPath={tmp_path}/c -o ControlPersist=20"
