@@ -26,6 +26,7 @@ from ropewalk.core.errors import (
     RopewalkError,
     UnsupportedError,
 )
+from ropewalk.mcp import tools as mcp_tools
 from ropewalk.plan.task import Gate, Limits, Task, check_all, check_id, find_circle, problems
 from ropewalk.store import refs
 from ropewalk.store.oplog import Move
@@ -694,3 +695,27 @@ def test_F8_what_flockwork_would_do_wrongly_is_held_back_on_a_mixed_board(new_bo
         assert board.board.ref(names.spec(task)) is None
         tasks.cancel(board.board, task, board.who())
         board.lawful()
+
+
+def test_R18_a_thousand_tasks_are_one_step_or_none(board: BoardKit) -> None:
+    many = [Task(f"t{n:04}", "true", description="x" * 100) for n in range(1000)]
+    last = board.kit.store.last_op()
+    with pytest.raises(InvalidError):
+        board.add(*many, Task("bad", ""))
+    with pytest.raises(InvalidError):
+        board.add(*many, Task("t0500", "false"))
+    assert board.kit.store.last_op() == last
+    new, changed = board.add(*many)
+    assert (len(new), changed, board.kit.store.last_op()) == (1000, [], last + 1)
+    assert board.add(*many) == ([], []) and board.kit.store.last_op() == last + 1
+    assert len(state.look(board.board)) == 1000
+    board.lawful()
+
+
+def test_R23_what_can_be_done_on_a_board_is_listed() -> None:
+    """flockwork's ten tools under their names, and what it lacks."""
+    listed = {one["name"] for one in mcp_tools.listed("board")}
+    assert listed >= {f"fw_{name}" for name in (
+        "protocol", "brief", "claim", "judge", "land", "verdict", "renew", "work_started", "work_done", "work_external"
+    )}  # fmt: skip
+    assert listed >= {f"fw_{name}" for name in ("list", "next", "add", "status", "audit", "review", "gate")}

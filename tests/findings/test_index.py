@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
-_ROW = re.compile(r"^\| ([ASL]\d+) \| ([^|]+) \| ([^|]*) ?\|$", re.MULTILINE)
-_NAME = re.compile(r"^ *(?:async )?def test_((?:[ASL]\d+_)+)", re.MULTILINE | re.IGNORECASE)
+_ROW = re.compile(r"^\| ([ASLFBR]\d+) \| ([^|]+) \| ([^|]*) ?\|$", re.MULTILINE)
+_NAME = re.compile(r"^ *(?:async )?def test_((?:[ASLFBR]\d+_)+)", re.MULTILINE | re.IGNORECASE)
 
 
 def listed() -> dict[str, str]:
@@ -33,6 +33,10 @@ def test_every_finding_is_listed_in_order() -> None:
     assert cases == sorted(cases) and len(cases) == 33
     lanes = [int(i[1:]) for i in ids if i[0] == "L"]
     assert lanes == sorted(lanes) and len(lanes) == 11
+    assert [i for i in ids if i[0] == "F"] == [f"F{n}" for n in range(1, 30)]
+    boards = [int(i[1:]) for i in ids if i[0] == "B"]
+    assert boards == sorted(boards) and len(boards) == 16
+    assert [i for i in ids if i[0] == "R"] == [f"R{n}" for n in range(1, 27)]
 
 
 def test_each_is_held_by_a_test_with_its_name_or_says_why_not() -> None:
