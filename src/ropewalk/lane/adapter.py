@@ -80,7 +80,7 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is how a program's own account ended: `ok` by its words, never by its exit code alone.
 
     `reason` is empty, or one of: api_error, rate_limited, authentication, context_full, max_turns, interrupted,
-    no_result, empty, rejected_flag, crashed. `status` is the HTTP status that it named; `tokens` is what it counted
+    session_lost, no_result, empty, crashed. `status` is the HTTP status that it named; `tokens` is what it counted
     itself, None where it does not say.
     """
 

@@ -91,7 +91,7 @@ def prepare(order: Order) -> Prepared:
         "ROPEWALK_AGENT": order.agent, "ROPEWALK_LANE": order.id,
     }  # fmt: skip
     env |= {**launch.env, **order.extra}
-    words = [program or launch.argv[0], *launch.argv[1:]]
+    words = [program if program and launch.argv[0] == adapter.program else launch.argv[0], *launch.argv[1:]]
     try:
         for path in (order.folder, home, room.tmp):
             os.makedirs(path, mode=0o700, exist_ok=True)

@@ -11,6 +11,7 @@ from ropewalk.lane.cage import room as rooms
 from ropewalk.lane.cage.room import DOOR, HOME, OBJECTS, OURS, Room
 
 _SCRIPTS = os.path.dirname(os.path.abspath(__file__))
+_INSIDE = f"{OURS}/ropewalk/lane/cage"  # where what lies beside the script is imported from
 
 
 def program() -> str:
@@ -26,7 +27,7 @@ def argv(room: Room, words: Sequence[str], env: Mapping[str, str]) -> list[str]:
 
     It has to be started by a thread that lives as long as the lane: the cage ends with it (G3).
     """
-    own, ours = rooms.python()
+    own, ours = rooms.python()[0], rooms.python_inside(True)
     line = [
         program(), "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
         "--new-session", "--hostname", "lane", "--clearenv", "--cap-drop", "ALL",
@@ -53,10 +54,9 @@ def argv(room: Room, words: Sequence[str], env: Mapping[str, str]) -> list[str]:
              "/var/tmp"]  # fmt: skip
     for folder in room.tools:
         line += [*_parents(folder), "--ro-bind", folder, folder]
-    line += ["--perms", "0755", "--dir", OURS, "--ro-bind", _SCRIPTS, f"{OURS}/cage"]
+    line += ["--perms", "0755", "--dir", OURS, *_parents(_INSIDE), "--ro-bind", _SCRIPTS, _INSIDE]
     if not own.startswith("/usr"):
         line += ["--ro-bind", own, f"{OURS}/python"]
-        ours = f"{OURS}/python/{os.path.relpath(ours, own)}"
     line += ["--perms", "0755", "--dir", rooms.WORK, "--bind", room.workspace, room.inside, "--bind", room.home, HOME,
              "--ro-bind", room.objects, OBJECTS]  # fmt: skip
     line += _alternates(room)
@@ -68,7 +68,7 @@ def argv(room: Room, words: Sequence[str], env: Mapping[str, str]) -> list[str]:
     line += ["--remount-ro", "/", "--chdir", room.inside]
     for name, value in env.items():
         line += ["--setenv", name, value]
-    return [*line, "--", ours, "-I", "-S", f"{OURS}/cage/inside.py", *_inside(room), "--", *words]
+    return [*line, "--", ours, "-I", "-S", f"{_INSIDE}/inside.py", *_inside(room), "--", *words]
 
 
 def _inside(room: Room) -> list[str]:
@@ -76,6 +76,8 @@ def _inside(room: Room) -> list[str]:
     words: list[str] = []
     if room.uid is not None:
         words += ["--uid", str(room.uid)]
+    if room.own_sandbox:
+        words += ["--namespaces"]
     if room.network == "gateway" and room.gateway:
         words += ["--bridge", str(rooms.BRIDGE_PORT), f"{DOOR}/gateway/gateway.sock"]
     return words

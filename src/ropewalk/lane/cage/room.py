@@ -86,6 +86,14 @@ def python() -> tuple[str, str]:
     return os.path.realpath(sys.base_prefix), os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
+def python_inside(caged: bool) -> str:
+    """Gives where that Python is as a lane sees it."""
+    folder, program = python()
+    if not caged or folder.startswith("/usr"):
+        return program
+    return f"{OURS}/python/{os.path.relpath(program, folder)}"
+
+
 def etc() -> list[str]:
     """Gives what of `/etc` there is to show."""
     return [f"/etc/{name}" for name in _ETC if os.path.exists(f"/etc/{name}")]

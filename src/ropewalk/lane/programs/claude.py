@@ -75,6 +75,13 @@ class Claude(Program):
         return msgspec.json.encode(asked) + b"\n"
 
 
+class Glm(Claude):
+    """Is the same program with a GLM model behind an endpoint that speaks Anthropic's Messages."""
+
+    name = "glm"
+    family = "glm"
+
+
 def _message(text: str) -> bytes:
     content = [{"type": "text", "text": text}]
     return msgspec.json.encode({"type": "user", "message": {"role": "user", "content": content}}) + b"\n"

@@ -13,19 +13,20 @@ from ropewalk.gateway.tokens import Tokens, Wire
 from ropewalk.lane.adapter import Ending, Event, Kind, Launch, Reader, Start
 
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?(?:[-+.][0-9A-Za-z.]+)?")
-_STATUS = re.compile(r"\b(4\d\d|5\d\d)\b")
+_STATUS = re.compile(r"(?<![\d.:/-])([45]\d\d)(?![\d./%-]|\s?(ms|s|tokens|bytes|seconds)\b)")
 LINE = 4000
 """Is how much of a text an event keeps, in characters."""
 
+_BY_STATUS = {401: "authentication", 403: "authentication", 429: "rate_limited", 529: "rate_limited"}
 _REASONS = (
-    ("rate_limited", r"rate.?limit|too many requests|overloaded|quota|\b429\b|\b529\b"),
-    (
-        "authentication",
-        r"unauthori[sz]ed|authenticat|invalid.{0,12}(api.)?key|forbidden|\b40[13]\b|not logged in|log ?in",
-    ),
+    ("session_lost", r"no (saved )?(conversation|session|rollout)s? (was )?found|(session|thread)\b.{0,60}not found"
+                     r"|invalid session|unknown session|no matching session"),
     ("context_full", r"context.{0,20}(length|window|limit|exceed)|prompt is too long|maximum context|too many tokens"),
     ("max_turns", r"max(imum)?.{0,12}(turns|number of turns|tool.?rounds|session turns)"),
-)
+    ("rate_limited", r"rate.?limit|too many requests|overloaded|quota"),
+    ("authentication", r"unauthori[sz]ed|authenticat|invalid.{0,12}(api.)?key|key is invalid|not logged in|log ?in\b"),
+)  # fmt: skip
+_API = r"api.?error|connection|stream|fetch failed|network|econn|socket|response from model|serialization|in trouble"
 
 
 class Program:
@@ -156,12 +157,16 @@ def said(kind: Kind, **facts: Any) -> Event:
 
 
 def reason_of(words: str, status: int | None, code: int, lines: int) -> str:
-    """Gives why a run failed, by what was said of it."""
-    text = f"{words} {status or ''}".lower()
+    """Gives why a run failed: by the status that was named, where it says enough, and by the words else."""
+    text = words.lower()
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    if status is not None and status >= 500:
+        return "api_error"
     for reason, pattern in _REASONS:
         if re.search(pattern, text):
             return reason
-    if status is not None or "api error" in text or "connection" in text or "stream" in text:
+    if status is not None or re.search(_API, text):
         return "api_error"
     if code < 0:
         return "crashed"
@@ -171,7 +176,7 @@ def reason_of(words: str, status: int | None, code: int, lines: int) -> str:
 def status_in(words: str) -> int | None:
     """Gives an HTTP status that is named in words."""
     found = _STATUS.search(words)
-    return int(found[0]) if found else None
+    return int(found[1]) if found else None
 
 
 def number(value: Any) -> int:
