@@ -89,6 +89,10 @@ class Landing(Protocol):
         """
         ...
 
+    def settle(self, board: Board, store: Store, actor: str) -> list[str]:
+        """Closes the tasks whose change waited to be merged by others and was, as the last look shows; gives them."""
+        ...
+
 
 class LocalLanding:
     """Lands through the store's landing queue; return, verdict and claim move in the operation of the land."""
@@ -119,6 +123,10 @@ class LocalLanding:
             if result.how != "retry":
                 break
         return result
+
+    def settle(self, board: Board, store: Store, actor: str) -> list[str]:
+        """Gives nothing: what lands here waits for nobody."""
+        return []
 
     def _request(self, board: Board, store: Store, change: Change) -> LandRequest:
         with change.lease.still() as held:

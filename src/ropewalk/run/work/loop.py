@@ -68,7 +68,6 @@ class _Worker:
         self.races = 0
         self.over = threading.Event()
         self._ends: list[tuple[Ended, str]] = []
-        self._raised: list[BaseException] = []
 
     @property
     def actor(self) -> str:
@@ -94,30 +93,22 @@ class _Worker:
         return Report(self.options.worker, ended, reason, self.tasks, left, self.races, self.evicted, seconds)
 
     def _run_threads(self) -> None:
-        threads = [
-            threading.Thread(target=self._thread, name=f"ropewalk-work-{n}", daemon=True)
-            for n in range(self.options.jobs)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if self._raised:
-            raise self._raised[0]
+        from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
-    def _thread(self) -> None:
-        store = Store(self.store.layout.root)
-        try:
+        with ThreadPoolExecutor(self.options.jobs, "ropewalk-work") as pool:
+            jobs = [pool.submit(self._thread) for _ in range(self.options.jobs)]
+            wait(jobs, return_when=FIRST_EXCEPTION)
+            if any(job.done() and job.exception() is not None for job in jobs):
+                self.over.set()
+        self._ends += [job.result() for job in jobs]
+
+    def _thread(self) -> tuple[Ended, str]:
+        with Store(self.store.layout.root) as store:
             board = self._board(store)
             try:
-                self._ends.append(_Loop(self, board, store).run())
+                return _Loop(self, board, store).run()
             finally:
                 board.close()
-        except BaseException as error:  # it is raised again by the thread that waits for this one
-            self._raised.append(error)
-            self.over.set()
-        finally:
-            store.close()
 
     def _board(self, store: Store) -> Board:
         """Opens the board for another thread."""
@@ -246,7 +237,7 @@ class _Loop:
         for _ in range(_LOOKS):
             now = clock.monotonic()
             seen = self._seen
-            if seen is None or not seen.groups or now - seen.at > min(_SHARE * seen.took, _LONGEST_PAUSE):
+            if seen is None or not seen.groups or now - seen.at > min(_SHARE * seen.took, self.options.look_seconds):
                 seen = self._look(full=now - self._full_at >= self.options.look_seconds)
                 if not seen.groups and self._full_at < now:
                     seen = self._look(full=True)
@@ -272,7 +263,7 @@ class _Loop:
         """Looks at the open tasks and ends attempts whose holders are dead; a full look sees flockwork's tasks too."""
         began = clock.monotonic()
         statuses = self._statuses(full)
-        if self._recover(statuses, full):
+        if self._recover(statuses, full) or self._settle_merged(statuses):
             statuses = self._statuses(full)
         ready = [s.id for s in statuses.values() if s.state == "ready" and self._is_mine(s)]
         took = clock.monotonic() - began
@@ -280,6 +271,15 @@ class _Loop:
         if full:
             self._full_at = clock.monotonic()
         return self._seen
+
+    def _settle_merged(self, statuses: dict[str, Status]) -> bool:
+        """Closes tasks whose change others had to merge and did (F13); says whether there was one."""
+        if not any(status.state == "pending" for status in statuses.values()):
+            return False
+        merged = self.bench.landing.settle(self.board, self.store, self.worker.actor)
+        for task in merged:
+            self.worker.tell("merged", task=task)
+        return bool(merged)
 
     def _statuses(self, full: bool) -> dict[str, Status]:
         if not full:
