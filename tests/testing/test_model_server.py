@@ -234,6 +234,8 @@ def read_responses(raw: bytes, stream: bool) -> dict[str, Any]:
         assert [got[0]["type"], got[-1]["type"]] == ["response.created", "response.completed"]
         whole = got[-1]["response"]
         assert whole["output"] == [one["item"] for one in got if one["type"] == "response.output_item.done"]
+        added = [one["item"].get("status", "") for one in got if one["type"] == "response.output_item.added"]
+        assert set(added) <= {"in_progress", ""}
         deltas: dict[str, str] = {}
         for one in got:
             if one["type"].endswith(".delta"):
@@ -422,8 +424,9 @@ def test_answers_that_break_do_so_in_every_format(shared: ModelServer, wire: str
             client = Client(shared, wire, lane, name, stream=stream)
             client.say("Do it.")
             if name == "reset":
-                with pytest.raises(ConnectionResetError):
+                with pytest.raises(ConnectionResetError) as reset:
                     client.post()
+                assert not isinstance(reset.value, http.client.RemoteDisconnected), "an end is no reset"
             elif name == "trunc":
                 with pytest.raises(http.client.IncompleteRead) as cut:
                     client.post()
@@ -533,6 +536,10 @@ def test_side_requests_are_answered_and_not_counted(shared: ModelServer) -> None
     answer = json.loads(post(shared, "side", "write", "/v1/chat/completions", body)[1])
     called = answer["choices"][0]["message"]["tool_calls"][0]["function"]
     assert (called["name"], json.loads(called["arguments"])) == ("set_title", {"title": "scripted title"})
+    shell = {"type": "function", "function": {"name": "bash", "parameters": SHELL_SCHEMA}}
+    answer = json.loads(post(shared, "forced", "write", "/v1/chat/completions", {**body, "tools": [shell, tool]})[1])
+    assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "set_title"
+    assert [e.side for e in shared.entries("forced")] == [True]
     form = {"type": "json_schema", "json_schema": {"schema": {
         "type": "object", "properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"]}}}  # fmt: skip
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "response_format": form}
