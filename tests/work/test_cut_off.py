@@ -90,18 +90,19 @@ class Host:
 
     def work(self) -> subprocess.Popen[bytes]:
         """Starts a worker for one task."""
-        return self.start("work", "--command", str(self.agent), "--worker", f"w{self.number}", "--once")
+        return self.start("work", "--command", str(self.agent), "--worker", f"w{self.number}", "--once",
+                          "--events", str(self.folder / "events"))  # fmt: skip
 
     def ok(self, child: subprocess.Popen[bytes]) -> None:
         """Waits for the good end of a command."""
         out, err = child.communicate(timeout=180)
         assert child.returncode == 0 and b"Traceback" not in err, (out.decode(), err.decode())
 
-    def started(self) -> None:
-        """Waits until its agent has started."""
-        end = time.monotonic() + 120
-        while not (self.folder / "started").exists():
-            assert time.monotonic() < end, "the agent did not start"
+    def until(self, name: str, words: str = "") -> None:
+        """Waits until a file of its folder is there, and says something."""
+        end, path = time.monotonic() + 120, self.folder / name
+        while not path.exists() or words not in path.read_text():
+            assert time.monotonic() < end, f"{name} does not say {words!r}"
             time.sleep(0.02)
 
 
@@ -140,13 +141,13 @@ def test_a_host_that_was_cut_off_comes_back_and_is_refused(net: Net, tmp_path: P
     daemon = serve(net, served)
     try:
         first = hosts[0].work()
-        hosts[0].started()
+        hosts[0].until("started")
         net.cut(0)
         hosts[1].ok(hosts[1].start("board", "evict", "a"))
         (hosts[1].folder / "go").touch()
         hosts[1].ok(hosts[1].work())
         (hosts[0].folder / "go").touch()
-        time.sleep(1)  # it tries to land while it is cut off
+        hosts[0].until("events", "agent_ended")  # so it lands while it is cut off, and goes on when it is back
         net.cut(0, back=True)
         out, err = first.communicate(timeout=180)
         assert b"Traceback" not in err and first.returncode in (0, 1), (out, err)
