@@ -10,7 +10,6 @@ from tests.work.test_shared_crash import hook
 from tests.work.test_shared_landing import Closed, Land, queued
 
 from ropewalk.board import names, probe
-from ropewalk.run.work import shared_pending
 
 from tests.work.sharedkit import until  # isort: skip
 
@@ -45,6 +44,12 @@ def merge(shared: Shared, task: str, how: str) -> str:
     return head
 
 
+def settled(worker: Worker) -> list[str]:
+    """Gives the tasks that a look closes."""
+    worker.board.refresh()
+    return worker.landing.settle(worker.board, worker.store, "test/settler")
+
+
 def test_F13_a_refused_target_is_landed_on_by_others(shared: Shared) -> None:
     shared.add("a", "b", "c", region="")
     main = shared.main()
@@ -65,12 +70,12 @@ def test_F13_a_refused_target_is_landed_on_by_others(shared: Shared) -> None:
         assert verdict.fixed is False and verdict.values["landed"] == "pending" and verdict.reason == "pending"
     shared.lawful()
     worker = Worker(shared, "settler", "two")
-    assert shared_pending.settle(worker.board, worker.store, "test/settler") == []
+    assert settled(worker) == []
     heads = {}
     for task, how in (("a", "merge"), ("b", "squash")):
         shared.plain_push({f"between-{task}": "x\n"})
         heads[task] = merge(shared, task, how)
-        assert shared_pending.settle(worker.board, worker.store, "test/settler") == [task]
+        assert settled(worker) == [task]
         verdict = shared.verdict(task)
         assert verdict.fixed and not verdict.reason and shared.state(task) == "done"
     # what was merged is on main as it was, and what was squashed is the squashed commit

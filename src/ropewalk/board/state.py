@@ -190,6 +190,8 @@ class Dependencies:
                 return f"it needs {name}" if there else f"it needs {name}, which is not on the board"
             return f"it needs {name}, which failed"
         verdict = wire.read_verdict(_words(board, verdict_id) or "")
+        if verdict is not None and verdict.values.get("landed") == "pending":
+            return f"it needs {name}, whose change waits to be merged"
         if verdict is None or not verdict.fixed:
             return f"it needs {name}, which failed"
         claim = wire.read_claim(_words(board, board.ref(names.claim(name))) or "")

@@ -19,11 +19,11 @@ import msgspec
 from ropewalk.board import lease, names, queue, state
 from ropewalk.board.base import Step, attempt
 from ropewalk.board.lease import Lease
-from ropewalk.board.queue import Entry, Gone, Place
+from ropewalk.board.queue import Entry, Gone, Place, Wanted
 from ropewalk.board.remote import RemoteBoard
 from ropewalk.board.wire import Object
 from ropewalk.core import clock
-from ropewalk.core.errors import CasMismatchError, RemoteError, RopewalkError
+from ropewalk.core.errors import CasMismatchError, InternalError, RemoteError, RopewalkError
 from ropewalk.core.ids import short_ref
 from ropewalk.run.work import shared_refs
 from ropewalk.run.work.evidence import SHELL
@@ -133,7 +133,6 @@ class Holder:
             ref = f"{folder}head"
             run = _Run(self.store.layout.root, ref, entries, self._command, self.settings)
             batch = _Batch(head, entries)
-            run.start()
             try:
                 looked = clock.monotonic()
                 while not batch.is_done:
@@ -302,53 +301,46 @@ class _Run:
     """Is the store's queue at work on a batch, in a thread with a store of its own."""
 
     def __init__(self, root: str, ref: str, entries: Sequence[Entry], orders: drive.Orders, settings: Settings) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
         self._root, self._ref, self._entries = root, ref, entries
         self._stop = threading.Event()
         self._how = orders._replace(stop=self._stop, jobs=settings.jobs or os.cpu_count() or 1)
         self._out: queues.SimpleQueue[tuple[int, Outcome]] = queues.SimpleQueue()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="ropewalk-landing", daemon=True)
+        self._threads = ThreadPoolExecutor(1, "ropewalk-landing")
+        self._work = self._threads.submit(self._land)
 
-    def start(self) -> None:
-        """Begins."""
-        self._thread.start()
+    def _land(self) -> None:
+        with Store(self._root) as store:
+            requests = [
+                land.request(agent=entry.actor, change=entry.wanted.candidate, ref=self._ref) for entry in self._entries
+            ]
+            commands = [self._command(entry.wanted) for entry in self._entries]
+            drive.land_checked(
+                store, self._ref, requests, self._how, commands=commands,
+                ended=lambda number, outcome: self._out.put((number, outcome)),
+            )  # fmt: skip
 
-    def _work(self) -> None:
-        try:
-            with Store(self._root) as store:
-                requests = [
-                    land.request(agent=entry.actor, change=entry.wanted.candidate, ref=self._ref)
-                    for entry in self._entries
-                ]  # fmt: skip
-                commands = [self._checked(entry) for entry in self._entries]
-                drive.land_checked(
-                    store, self._ref, requests, self._how, commands=commands,
-                    ended=lambda number, outcome: self._out.put((number, outcome)),
-                )  # fmt: skip
-        except BaseException as error:  # it goes on in the thread that waits
-            self._failure = error
-
-    def _checked(self, entry: Entry) -> Command:
-        wanted = entry.wanted
-        return msgspec.structs.replace(
-            self._how.command, argv=(*SHELL, wanted.check), seconds=wanted.check_seconds
-        )  # fmt: skip
+    def _command(self, wanted: Wanted) -> Command:
+        words = (*SHELL, wanted.check)
+        return msgspec.structs.replace(self._how.command, argv=words, seconds=wanted.check_seconds)
 
     def take(self, seconds: float) -> list[tuple[int, Outcome]]:
         """Gives what was decided since the last call, after a wait when there is nothing; raises the work's failure."""
-        found = []
-        alive = self._thread.is_alive()
+        found: list[tuple[int, Outcome]] = []
+        is_over = self._work.done()
         try:
             found.append(self._out.get(timeout=seconds))
             while True:
                 found.append(self._out.get_nowait())
         except queues.Empty:
             pass
-        if not found and not alive and self._failure is not None and not self._stop.is_set():
-            raise self._failure
+        if is_over and not found:
+            self._work.result()
+            raise InternalError("the store's queue has ended, and left changes of the batch undecided")
         return found
 
     def end(self) -> None:
         """Ends the checks and waits until nothing of them is left."""
         self._stop.set()
-        self._thread.join()
+        self._threads.shutdown()

@@ -42,6 +42,7 @@ class SharedLanding:
         self._jobs, self._tell = jobs, tell
         self._protected: set[str] = set()
         self._prefixes: dict[str, str] = {}
+        self._looked: dict[str, str] = {}
 
     def head(self, board: Board, store: Store, target: str) -> str:
         """Gives the head of a target branch, and brings it into the store."""
@@ -69,6 +70,10 @@ class SharedLanding:
         if target in self._protected or shared_pending.is_protected(remote, target):
             return shared_pending.land(remote, store, change, self._jobs)
         return _Wait(remote, store, change, Settings(change.checks, self._jobs, self._tell), self._protected).run()
+
+    def settle(self, board: Board, store: Store, actor: str) -> list[str]:
+        """Closes the tasks whose change others have merged, as far as the last look shows; gives them."""
+        return shared_pending.settle(_remote(board), store, actor, self._looked)
 
 
 def _remote(board: Board) -> RemoteBoard:

@@ -7,10 +7,10 @@ import os
 import msgspec
 
 from ropewalk.board import claim, names, probe, state, wire
-from ropewalk.board.base import Step, now_object
+from ropewalk.board.base import Step, attempt, now_object
 from ropewalk.board.remote import RemoteBoard
 from ropewalk.board.state import Status
-from ropewalk.core.errors import CasMismatchError, FencedError, NotFoundError, RopewalkError
+from ropewalk.core.errors import CasMismatchError, NotFoundError, RopewalkError
 from ropewalk.run.work import shared_refs
 from ropewalk.run.work.evidence import orders
 from ropewalk.run.work.landing import Change, Result, refused
@@ -87,30 +87,30 @@ def _push(board: RemoteBoard, store: Store, change: Change, commit: str, environ
     return Result("retry", words=words)
 
 
-def settle(board: RemoteBoard, store: Store, actor: str) -> list[str]:
-    """Closes the tasks whose change others have merged into the target, as it is or as the same patch; gives them."""
-    board.refresh()
+def settle(board: RemoteBoard, store: Store, actor: str, looked: dict[str, str] | None = None) -> list[str]:
+    """Closes the tasks whose change others have merged into the target, as it is or as the same patch; gives them.
+
+    It goes by the last look at the board. `looked` remembers the head at which each task was looked at last.
+    """
+    looked = {} if looked is None else looked
     done = []
     for status in state.look(board).values():
-        if status.state == "pending" and status.returned is not None and (at := _merged(board, store, status, actor)):
-            try:
-                board.push(_settled(board, status, at, actor))
-                done.append(status.id)
-            except (CasMismatchError, FencedError):
-                board.refresh()  # another saw it too
+        head = board.ref(names.branch(status.spec.task.target))
+        if status.state != "pending" or status.returned is None or head is None or looked.get(status.id) == head:
+            continue
+        at = _merged(board, store, status.returned, head, actor)
+        if at is not None and attempt(board, _settled(board, status, at, actor)) is None:
+            done.append(status.id)
+        looked[status.id] = head
     return done
 
 
-def _merged(board: RemoteBoard, store: Store, status: Status, actor: str) -> str | None:
-    """Gives the commit on the target that holds a change which waits, None while it is not there."""
-    head = board.ref(names.branch(status.spec.task.target))
-    assert status.returned is not None
-    if head is None:
-        return None
-    if board.on_target([status.returned], head):
-        return status.returned
-    with shared_refs.brought(board, store, {"head": head, "change": status.returned}, actor):
-        sides = f"{head}...{status.returned}"
+def _merged(board: RemoteBoard, store: Store, change: str, head: str, actor: str) -> str | None:
+    """Gives the commit below a head that holds a change which waits, None while there is none."""
+    if board.on_target([change], head):
+        return change
+    with shared_refs.brought(board, store, {"head": head, "change": change}, actor):
+        sides = f"{head}...{change}"
         listed = store.git("rev-list", "--cherry-mark", "--left-only", "--no-merges", sides, timeout=600).text()
         return next((line[1:] for line in listed.splitlines() if line.startswith("=")), None)
 
