@@ -151,7 +151,7 @@ def run(
     journal.begin(store, record)
     order = Order(
         wish.id, wish.agent, wish.adapter, wish.prompt, wish.workspace, wish.folder, wish.level, wish.search,
-        wish.caller, _room(store, wish, bool(token)) if wish.level == "full" else None, wish.model, wish.effort,
+        wish.caller, _room(store, wish, bool(token)) if wish.level != "none" else None, wish.model, wish.effort,
         session, new_session, wish.servers, wish.gateway if token else "", token, port, wish.extra, wish.limits,
         wish.waits, wish.script,
     )  # fmt: skip

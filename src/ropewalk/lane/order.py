@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ropewalk.core.errors import HarnessError, InvalidError, os_error
+from ropewalk.core.errors import CageUnavailableError, HarnessError, InvalidError, os_error
 from ropewalk.lane.adapter import Adapter, Endpoint, Launch, McpServer, Start
-from ropewalk.lane.cage import bubble
+from ropewalk.lane.cage import levels
 from ropewalk.lane.cage import room as rooms
 from ropewalk.lane.cage.room import HOME, Level, Room
 from ropewalk.lane.waits import Limits, Waits
@@ -71,15 +71,18 @@ def prepare(order: Order) -> Prepared:
         raise InvalidError(f"the prompt is longer than {MOST // 1_000_000} MB", size=len(text))
     adapter = order.adapter
     full = order.level == "full"
-    if full and order.room is None:
-        raise InvalidError("a full cage needs a room")
+    caged = order.level != "none"
+    if caged and order.room is None:
+        raise InvalidError("a cage needs a room")
     home = os.path.join(order.folder, "home")
     inside = HOME if full else home
     program = shutil.which(adapter.program, path=order.search) if adapter.program else None
     if adapter.program and program is None:
         raise HarnessError(f"{adapter.program!r} is not installed", hint=adapter.install, program=adapter.program)
+    if order.level == "files" and order.room is not None:
+        _check_reachable(order.room, program or "")
     workspace = order.room.inside if full and order.room else order.workspace
-    is_root = os.geteuid() == 0 and not (full and order.room is not None and order.room.uid is not None)
+    is_root = os.geteuid() == 0 and not (caged and order.room is not None and order.room.uid is not None)
     start = Start(
         order.prompt, f"{inside}/{PROMPT}", workspace, inside, _endpoint(order), order.model, order.effort,
         order.limits.turns, order.session, order.new_session, order.servers, is_root, order.script,
@@ -88,7 +91,7 @@ def prepare(order: Order) -> Prepared:
     room = order.room or Room(order.workspace, "", home, os.path.join(order.folder, "tmp"), "", network="open")
     search = order.search
     env = rooms.environment(room, order.level, order.caller, search) | {
-        "ROPEWALK_AGENT": order.agent, "ROPEWALK_LANE": order.id,
+        "ROPEWALK_AGENT": order.agent, "ROPEWALK_LANE": order.id, **rooms.identity(order.agent),
     }  # fmt: skip
     env |= {**launch.env, **order.extra}
     words = [program if program and launch.argv[0] == adapter.program else launch.argv[0], *launch.argv[1:]]
@@ -97,21 +100,34 @@ def prepare(order: Order) -> Prepared:
             os.makedirs(path, mode=0o700, exist_ok=True)
         for name, data in {**launch.files, PROMPT: text}.items():
             _put(os.path.join(home, name), data)
-        with open(os.path.join(order.folder, "stdin"), "wb") as file:
-            file.write(launch.stdin)
-        if full and room.uid is not None:
+        _put(os.path.join(order.folder, "stdin"), launch.stdin)
+        if caged and room.uid is not None:
             _own(home, room.uid)
             _own(room.tmp, room.uid)
-        argv = bubble.argv(room, words, env) if full else words
+            if not full:
+                os.chmod(order.folder, 0o711)  # its home is reached through it; its files are closed to all
+        argv = levels.argv(order.level, room, words, env, order.port if order.token else 0)
         record = {
             "argv": argv, "env": {} if full else env, "cwd": "/" if full else order.workspace,
             "stdin": os.path.join(order.folder, "stdin"), "keep_open": launch.keep_open, "subreaper": not full,
             "lane": order.id, "agent": order.agent, "harness": adapter.name, "level": order.level,
+            "landlock": levels.landlock_abi() if order.level == "files" else 0,
         }  # fmt: skip
         _put(os.path.join(order.folder, "launch.json"), msgspec.json.encode(record))
     except OSError as error:
         raise os_error(error, "making a lane's files") from None
     return Prepared(argv, env, launch)
+
+
+def _check_reachable(room: Room, program: str) -> None:
+    """Raises where the lane's user does not get to what it needs: this level has the host's own paths (G7)."""
+    for path in (program, room.workspace):
+        if path and room.uid is not None and not rooms.is_reachable(path, room.uid):
+            raise CageUnavailableError(
+                f"at level files the lane's user does not get to {path}",
+                hint="let all enter the folders above it (chmod o+x), or use the full cage, which mounts it",
+                level="files", path=path,
+            )  # fmt: skip
 
 
 def _endpoint(order: Order) -> Endpoint | None:

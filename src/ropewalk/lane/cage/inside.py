@@ -1,8 +1,9 @@
 """The first program in a cage: it gives up root, opens the bridge to the gateway, and runs the agent.
 
-It runs on a bare Python (`-I -S`) and imports nothing of ours, because neither is in the cage. The bridge listens on
-the cage's own loopback address and passes every connection to the gateway's socket; while the gateway starts anew it
-tries again for a minute. It ends as the agent ends, and with it all that is left in the cage.
+It runs on a bare Python (`-I -S`) and imports nothing of ours but what lies beside it, because the rest is not in the
+cage. The bridge listens on the cage's own loopback address and passes every connection to the gateway's socket; while
+the gateway starts anew it tries again for a minute. It ends as the agent ends, and with it all that is left in the
+cage.
 """
 
 import os
@@ -18,14 +19,17 @@ CHUNK = 65536
 
 
 def main(argv: list[str]) -> int:
-    """Runs `inside.py [--uid N] [--bridge PORT SOCKET] -- WORDS…`."""
+    """Runs `inside.py [--uid N] [--bridge PORT SOCKET] [--namespaces] -- WORDS…`."""
     uid: int | None = None
+    namespaces = False
     bridge: tuple[int, str] | None = None
     while argv and argv[0] != "--":
         if argv[0] == "--uid":
             uid, argv = int(argv[1]), argv[2:]
         elif argv[0] == "--bridge":
             bridge, argv = (int(argv[1]), argv[2]), argv[3:]
+        elif argv[0] == "--namespaces":
+            namespaces, argv = True, argv[1:]
         else:
             sys.stderr.write(f"inside.py: what is {argv[0]!r}?\n")
             return 2
@@ -39,9 +43,9 @@ def main(argv: list[str]) -> int:
         listening.bind(("127.0.0.1", bridge[0]))
         listening.listen(128)
         os.set_inheritable(listening.fileno(), False)
-    if uid is not None:
-        drop(uid)
-    no_new_privileges()
+    if not close(uid, namespaces):
+        return 126
+    os.umask(0o022)
     child = os.fork()
     if child == 0:
         try:
@@ -64,21 +68,19 @@ def main(argv: list[str]) -> int:
     return Bridge(listening, bridge[1], child).run()
 
 
-def drop(uid: int) -> None:
-    """Becomes another user for good, with no group and no power left."""
-    os.setgroups([])
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
+def close(uid: int | None, namespaces: bool) -> bool:
+    """Gives up root, and puts this process with all it starts under the filter of system calls (G20)."""
+    sys.path.insert(0, os.path.abspath(__file__).rsplit("/", 4)[0])
+    from ropewalk.lane.cage import seccomp
 
-
-def no_new_privileges() -> None:
-    """Keeps programs with a set-user-id bit from giving more than there is."""
     try:
-        import ctypes
-
-        ctypes.CDLL(None, use_errno=True).prctl(38, 1, 0, 0, 0)
-    except (ImportError, OSError, AttributeError):
-        pass
+        if uid is not None:
+            seccomp.drop(uid)
+        seccomp.install(seccomp.rules(namespaces=namespaces))
+    except OSError as error:
+        os.write(2, f"the cage can't be closed: {error.strerror}\n".encode())
+        return False
+    return True
 
 
 def _nothing(got: int, frame: FrameType | None) -> None:

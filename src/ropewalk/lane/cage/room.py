@@ -94,6 +94,18 @@ def python_inside(caged: bool) -> str:
     return f"{OURS}/python/{os.path.relpath(program, folder)}"
 
 
+def is_reachable(path: str, uid: int | None) -> bool:
+    """Says whether another user gets to a path of the host's (None: we ourselves)."""
+    if uid is None:
+        return os.access(path, os.X_OK)
+    parts = os.path.realpath(path).split("/")
+    try:
+        above = [os.stat("/".join(parts[:count]) or "/") for count in range(1, len(parts) + 1)]
+    except OSError:
+        return False
+    return all(there.st_mode & 0o001 or there.st_uid == uid for there in above)
+
+
 def etc() -> list[str]:
     """Gives what of `/etc` there is to show."""
     return [f"/etc/{name}" for name in _ETC if os.path.exists(f"/etc/{name}")]
@@ -113,6 +125,15 @@ def environment(room: Room, level: Level, given: Mapping[str, str], search: str)
         "XDG_CACHE_HOME": f"{home}/.cache", "XDG_RUNTIME_DIR": "/run/user" if full else tmp, "USER": "lane",
         "LOGNAME": "lane", "SHELL": "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh",
         "GIT_TERMINAL_PROMPT": "0", "GIT_CEILING_DIRECTORIES": WORK if full else os.path.dirname(room.workspace),
-        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory",
+        "GIT_CONFIG_VALUE_0": "*",
     }  # fmt: skip
     return env
+
+
+def identity(agent: str, name: str = "", mail: str = "") -> dict[str, str]:
+    """Gives the variables by which git knows an agent as author and committer, in whatever repository (G9)."""
+    family, _, instance = agent.partition("/")
+    name, mail = name or agent, mail or f"{instance or family}@{family}.ropewalk.local"
+    return {f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER")
+            for what, value in (("NAME", name), ("EMAIL", mail))}  # fmt: skip
