@@ -31,20 +31,22 @@ from ropewalk.lane.adapter import Adapter, Event, McpServer
 from ropewalk.lane.cage import room as rooms
 from ropewalk.lane.order import Order
 from ropewalk.lane.programs import registry
+from ropewalk.lane.programs.common import BY_FILE
 from ropewalk.lane.supervisor import LaneResult, Supervised
 from ropewalk.lane.waits import FINAL, Judgement, Limits, Waits
 from ropewalk.testing.model_server import Entry, ModelServer, running
 
 PROMPT = "Please write hello.txt."
+PADDING = "All of this is padding, which has to reach the model whole. "
 MODELS = {"claude": "claude-sonnet-4-5", "gemini": "gemini-2.5-flash", "acp-gemini": "gemini-2.5-flash"}
 WAITS = Waits(first_byte=10, between=6, tool=60, neither=40, grace=4)
-LIMITS = Limits(seconds=100, requests=60)
+LIMITS = Limits(seconds=75, requests=60)
 SIGNS = 10.0
 """Is how long what a lane leaves behind may live, in seconds."""
 
 FAILURES = ("e400", "e401", "e429ra", "e500", "e529", "ctx", "reset", "malformed", "trunc", "empty", "sseerr",
             "hang", "stall")  # fmt: skip
-ALL = ("write", "shell", *FAILURES, "cancel", "resume")
+ALL = ("write", "shell", *FAILURES, "cancel", "resume", "lost", "turns", "replay")
 SOME = ("write", "shell", "e401", "e500", "stall", "cancel", "resume")
 PLAN: dict[str, tuple[str, ...]] = {
     "claude": (*ALL, "steer", "interrupt", "tools"),
@@ -100,39 +102,58 @@ class Field:
 
     def __init__(self, folder: Path, server: ModelServer) -> None:
         self.folder, self.server = folder, server
-        self.gateway = folder / "gateway"
-        self.gateway.mkdir(mode=0o755)
-        self._names = [(program, what) for program, what in cells()]
-        settings.write(str(self.gateway), self._settings())
-        self._child = subprocess.Popen([sys.executable, "-m", "ropewalk.gateway.process", str(self.gateway)],
+        server.add("slow", [{"tool": "shell", "cmd": WAIT}, {"text": "FINAL-ANSWER: waited"}])
+        step = {"tool": "shell", "cmd": "sleep 1; echo done >> steps.txt"}
+        server.add("many", [*[step] * 12, {"text": "FINAL-ANSWER: all done"}])
+        self.gateway = Gateway(folder / "gateway", self.settings(server.url))
+
+    @staticmethod
+    def settings(url: Callable[[str, str], str], tape: settings.Tape | None = None) -> settings.Settings:
+        """Gives a gateway's settings for all cells: an upstream and a lane for each."""
+        ups, lanes = {}, {}
+        for program, what in cells():
+            name = f"{program}-{what}"
+            ups[name] = settings.Upstream(url(name, scenario(what)), "real-key")
+            fields = {wire: tuple(paths) for wire, paths in adapter(program).volatile.items()}
+            lanes[f"token-{name}"] = settings.Lane(f"r/{name}/1", upstreams=(name,), requests=LIMITS.requests,
+                                                   volatile=fields)  # fmt: skip
+        return settings.Settings(ups, lanes, tape=tape, hold=2.0, first_byte=60.0, between=60.0)
+
+
+class Gateway:
+    """Is a gateway that runs."""
+
+    def __init__(self, folder: Path, how: settings.Settings) -> None:
+        self.folder = folder
+        folder.mkdir(mode=0o755)
+        settings.write(str(folder), how)
+        self._child = subprocess.Popen([sys.executable, "-m", "ropewalk.gateway.process", str(folder)],
                                        stdout=subprocess.PIPE)  # fmt: skip
         assert self._child.stdout is not None
         assert self._child.stdout.readline(), "the gateway did not start"
-        address = read_address(str(self.gateway))
+        address = read_address(str(folder))
         assert address is not None
         self.port = address.port
-        server.add("slow", [{"tool": "shell", "cmd": WAIT}, {"text": "FINAL-ANSWER: waited"}])
-
-    def _settings(self) -> settings.Settings:
-        ups = {f"{p}-{w}": settings.Upstream(self.server.url(f"{p}-{w}", scenario(w)), "real-key", account=f"{p}-{w}")
-               for p, w in self._names}  # fmt: skip
-        lanes = {f"token-{p}-{w}": settings.Lane(f"r/{p}-{w}/1", upstreams=(f"{p}-{w}",), requests=LIMITS.requests)
-                 for p, w in self._names}  # fmt: skip
-        return settings.Settings(ups, lanes, hold=2.0, first_byte=60.0, between=60.0)
 
     def end(self) -> None:
-        """Ends the gateway."""
+        """Ends it."""
         self._child.terminate()
         self._child.wait(20)
         assert self._child.stdout is not None
         self._child.stdout.close()
 
 
+def adapter(program: str) -> Adapter:
+    """Gives a row's adapter."""
+    return registry.get(ACP[program][1] if program in ACP else program)
+
+
 def scenario(what: str) -> str:
     """Gives the model's scenario in a situation."""
     if what in ("cancel", "steer", "interrupt"):
         return "slow"
-    return {"resume": "write", "tools": "text", "tools-asked": "text", "e429ra": "e429ra1"}.get(what, what)
+    others = {"resume": "write", "lost": "write", "replay": "write", "tools": "text", "tools-asked": "text"}
+    return {**others, "e429ra": "e429ra1", "turns": "many"}.get(what, what)
 
 
 @contextmanager
@@ -143,15 +164,17 @@ def field() -> Iterator[Field]:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.chmod(0o755)
         made = Field(folder, stack.enter_context(running()))
-        stack.callback(made.end)
+        stack.callback(made.gateway.end)
         yield made
 
 
 class Lane:
     """Is one lane of the matrix, and what was seen of it."""
 
-    def __init__(self, field: Field, program: str, what: str, attempt: int = 1) -> None:
+    def __init__(self, field: Field, program: str, what: str, attempt: int = 1, gateway: Gateway | None = None) -> None:
         self.field, self.program, self.what = field, program, what
+        self.gateway = gateway or field.gateway
+        self.prompt, self.limits = PROMPT, LIMITS
         self.base = field.folder / f"{program}-{what}"
         self.lane = self.base / f"lane{attempt}"
         self.work = self.base / "work"
@@ -164,7 +187,7 @@ class Lane:
         name = installed(self.program)
         binary, node = install.binary(held, name), install.binary(held, "node")
         assert binary is not None and node is not None
-        adapter = self.adapter()
+        harness = adapter(self.program)
         search = f"{binary.parent}:{node.parent}:/usr/local/bin:/usr/bin:/bin"
         self.base.mkdir(mode=0o755, exist_ok=True)
         for folder in (self.work, self.base / "objects"):
@@ -175,20 +198,16 @@ class Lane:
         uncaged = bool(servers)  # a cage lets through to the gateway alone
         room = rooms.Room(
             str(self.work), "project", str(self.lane / "home"), str(self.lane / "tmp"), str(self.base / "objects"),
-            tools=rooms.tool_folders(adapter.program, search), gateway=str(self.field.gateway / "door"),
+            tools=rooms.tool_folders(harness.program, search), gateway=str(self.gateway.folder / "door"),
             uid=rooms.UID if root else None,
         )  # fmt: skip
         return Order(
-            f"r/{self.program}-{self.what}/1", f"{adapter.family}/one", adapter, PROMPT, str(self.work),
+            f"r/{self.program}-{self.what}/1", f"{harness.family}/one", harness, self.prompt, str(self.work),
             str(self.lane), "none" if uncaged else "full", search, os.environ, room,
             MODELS.get(self.program, "scripted-model"), session=session, servers=servers,
-            gateway=str(self.field.gateway), token=f"token-{self.program}-{self.what}", port=self.field.port,
-            limits=LIMITS, waits=WAITS,
+            gateway=str(self.gateway.folder), token=f"token-{self.program}-{self.what}", port=self.gateway.port,
+            limits=self.limits, waits=WAITS,
         )  # fmt: skip
-
-    def adapter(self) -> Adapter:
-        """Gives the row's adapter."""
-        return registry.get(ACP[self.program][1] if self.program in ACP else self.program)
 
     def run(
         self, act: Callable[[Supervised], None] | None = None, session: str | None = None,
@@ -253,7 +272,9 @@ def run_cell(field: Field, program: str, what: str) -> Cell:
     except OSError:
         stream = ""
     if wrong:
-        wrong = f"{wrong}: {result.state}, {result.reason!r}, exit {result.exit}, {result.ending}, {result.stderr[-600:]}"
+        wrong = (
+            f"{wrong}: {result.state}, {result.reason!r}, exit {result.exit}, {result.ending}, {result.stderr[-600:]}"
+        )
     return Cell(program, what, result.state, result.reason, time.monotonic() - begun, wrong, stream)
 
 
@@ -265,7 +286,11 @@ def _is(found: bool, words: str) -> str:
 
 
 def _written(lane: Lane) -> tuple[LaneResult, str]:
+    if lane.what == "shell":  # and with as long a prompt as it gets as such (G16)
+        most = min(adapter(lane.program).prompt_max, BY_FILE)
+        lane.prompt = (PADDING * (most // len(PADDING) + 1))[: most - len(PROMPT)] + PROMPT
     result = lane.run()
+    heard = [len(e.prompt.strip()) for e in lane.mine()]
     path = lane.work / "hello.txt"
     good = path.is_file() and path.read_text(encoding="utf-8") == f"hello from {lane.program}-{lane.what}\n"
     return result, (
@@ -273,6 +298,8 @@ def _written(lane: Lane) -> tuple[LaneResult, str]:
         or _is(good, "hello.txt is not what was asked for")
         or _is("FINAL-ANSWER" in result.ending.text, "the last words are not there")
         or _is(result.tools > 0, "no tool was told of")
+        or _is(result.ending.turns == 2, f"{result.ending.turns} turns were counted")
+        or _is(all(len(lane.prompt) <= one < len(lane.prompt) + 3000 for one in heard), f"prompts of {heard}")
         or _is([(e.turn, e.step) for e in lane.mine()] == [(0, 0), (0, 1)], f"{len(lane.mine())} requests")
     )
 
@@ -364,9 +391,7 @@ def _offered(lane: Lane) -> tuple[LaneResult, str]:
         result = lane.run(servers=(McpServer("fleet", url, {"Authorization": "Bearer lane-token"}),))
     first = lane.mine()[:1]
     named = bool(first) and any("report_status" in tool for tool in first[0].tools)
-    return result, (
-        _is(result.state == "done", "not done") or _is(named, f"not offered: {first and first[0].tools}")
-    )
+    return result, (_is(result.state == "done", "not done") or _is(named, f"not offered: {first and first[0].tools}"))
 
 
 def _offered_on_asking(lane: Lane) -> tuple[LaneResult, str]:
@@ -377,9 +402,46 @@ def _offered_on_asking(lane: Lane) -> tuple[LaneResult, str]:
     return result, _is(result.state == "done", "not done") or _is("tools/list" in asked, f"it asked for {asked}")
 
 
+def _lost(lane: Lane) -> tuple[LaneResult, str]:
+    """A session that is not there is told from every other failure, so that a fresh one can be begun."""
+    session = "ses_00000000000000000000000000" if lane.program == "opencode" else "01a22900-0000-7000-8000-00000000dead"
+    result = lane.run(session=session)
+    return result, _is((result.state, result.reason) == ("failed", "session_lost"), "not told as a lost session")
+
+
+def _bounded(lane: Lane) -> tuple[LaneResult, str]:
+    lane.limits = LIMITS._replace(turns=3)
+    result = lane.run()
+    path = lane.work / "steps.txt"
+    count = path.read_text(encoding="utf-8").count("done") if path.exists() else 0
+    return result, (
+        _is(result.state == "partial" and "turns" in result.reason, "not ended for its turns")
+        or _is(1 <= count <= 6, f"{count} steps were done")
+    )
+
+
+def _replayed(lane: Lane) -> tuple[LaneResult, str]:
+    """Traffic of one run drives another one, in another workspace, without a model (G1, G2)."""
+    folder = str(lane.base.with_name(f"{lane.base.name}-tape"))
+    with ExitStack() as stack:
+        for mode, place in (("record", lane.field.server.url), ("replay", lambda *names: "http://127.0.0.1:9")):
+            tape = settings.Tape(mode, folder)  # type: ignore[arg-type]
+            gateway = Gateway(Path(f"{folder}-{mode}"), Field.settings(place, tape))
+            stack.callback(gateway.end)
+            one = Lane(lane.field, lane.program, lane.what, 1 if mode == "record" else 2, gateway)
+            one.base = one.base.with_name(f"{one.base.name}-{mode}")
+            one.lane, one.work = one.base / "lane", one.base / "work"
+            result = one.run()
+            wrote = (one.work / "hello.txt").is_file()
+            if result.state != "done" or not wrote:
+                return result, f"{mode} failed: {result.ending.error[:1500]}"
+    return result, _is(len(lane.mine()) == 2, f"the model was asked {len(lane.mine())} times")
+
+
 CHECKS: dict[str, Callable[[Lane], tuple[LaneResult, str]]] = {
     "write": _written, "shell": _written, "cancel": _cancelled, "resume": _resumed, "steer": _steered,
-    "interrupt": _interrupted, "tools": _offered, "tools-asked": _offered_on_asking,
+    "interrupt": _interrupted, "tools": _offered, "tools-asked": _offered_on_asking, "lost": _lost, "turns": _bounded,
+    "replay": _replayed,
 }  # fmt: skip
 
 

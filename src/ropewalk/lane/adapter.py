@@ -13,8 +13,9 @@ import msgspec
 
 from ropewalk.gateway.tokens import Tokens, Wire
 
-Kind = Literal["started", "message", "tool", "tool_end", "usage", "needs_input", "retry", "result", "error"]
-"""Is what an event says: `tool` and `tool_end` enclose a tool's run, `result` is the program's own last word."""
+Kind = Literal["started", "turn", "message", "tool", "tool_end", "usage", "needs_input", "retry", "result", "error"]
+"""Is what an event says: `turn` is an answer of the model to the agent itself (G14), `tool` and `tool_end` enclose a
+tool's run, `result` is the program's own last word."""
 
 
 class Endpoint(NamedTuple):
@@ -133,6 +134,16 @@ class Adapter(Protocol):
     @property
     def tested(self) -> tuple[str, str]:
         """Gives the lowest and the highest version it was tested with."""
+        ...
+
+    @property
+    def memory(self) -> int:
+        """Gives how many megabytes one lane of it needs."""
+        ...
+
+    @property
+    def node(self) -> str:
+        """Gives the lowest version of node for one that is run by it; empty for others."""
         ...
 
     @property

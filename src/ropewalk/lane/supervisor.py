@@ -162,7 +162,7 @@ class Supervised:
             if event.kind == "tool":
                 self.tools += 1
                 self._needs_input = False
-            elif event.kind == "usage":
+            elif event.kind == "turn":
                 self.turns += 1
             elif event.kind == "needs_input":
                 self._needs_input = True

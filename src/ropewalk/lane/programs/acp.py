@@ -101,12 +101,12 @@ class Reader(JsonReader):
             self.session = str(found.get("session") or "") or None
             return [said("started", session=self.session)]
         if kind == "message":
-            return [said("message", text=str(found.get("text") or "")[:LINE])]
+            return [*self.answers(), said("message", text=str(found.get("text") or "")[:LINE])]
         if kind == "tool":
-            return [said("tool", name=found.get("name"), id=found.get("id"), path=found.get("path"),
-                         command=found.get("command"))]  # fmt: skip
+            return [*self.answers(), said("tool", name=found.get("name"), id=found.get("id"), path=found.get("path"),
+                                          command=found.get("command"))]  # fmt: skip
         if kind == "tool_end":
-            self.turns += 1
+            self.worked()
             return [said("tool_end", id=found.get("id"), ok=bool(found.get("ok")))]
         if kind == "usage":
             tokens = _tokens(found.get("usage"))
@@ -119,7 +119,7 @@ class Reader(JsonReader):
 
     def _result(self, found: dict[str, Any]) -> list[Event]:
         self.done, self.failed = True, found.get("ok") is not True
-        self.turns += 1
+        self.answers()
         words, stop = str(found.get("text") or ""), str(found.get("stop") or "")
         if not self.failed:
             self.text = words

@@ -280,7 +280,12 @@ def main(words: list[str]) -> int:
     except OSError as error:
         os.write(2, f"{words[0]} can't be started: {error.strerror}\n".encode())
         return 127
-    signal.signal(signal.SIGTERM, lambda number, frame: (client.child.terminate(), sys.exit(143)))
+
+    def end(number: int, frame: object) -> None:
+        client.child.terminate()
+        sys.exit(143)
+
+    signal.signal(signal.SIGTERM, end)
     return client.run()
 
 

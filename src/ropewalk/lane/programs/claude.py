@@ -21,6 +21,8 @@ class Claude(Program):
     program = "claude"
     install = "npm install -g @anthropic-ai/claude-code@2.1.332"
     tested = ("2.1.197", "2.1.332")
+    memory = 190
+    node = "22"
     wires = ("anthropic",)
     prompt_max = 9_000_000
     volatile = {"anthropic": ("metadata", "system", "messages.*.content.*.cache_control")}
@@ -92,7 +94,7 @@ class Reader(JsonReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._counted: set[str] = set()
+        self._answer = ""
 
     def event(self, found: dict[str, Any]) -> list[Event]:
         """Gives what an object says."""
@@ -121,6 +123,9 @@ class Reader(JsonReader):
 
     def _assistant(self, message: dict[str, Any]) -> list[Event]:
         events = []
+        if message.get("id") != self._answer:  # an answer comes in a line for each of its blocks
+            self._answer = str(message.get("id"))
+            events += self.turn()
         content = message.get("content")
         for one in content if isinstance(content, list) else []:
             if not isinstance(one, dict):
@@ -137,7 +142,7 @@ class Reader(JsonReader):
     def _result(self, found: dict[str, Any]) -> list[Event]:
         self.done = True
         self.failed = bool(found.get("is_error")) or found.get("subtype") != "success"
-        self.turns = number(found.get("num_turns"))
+        self.turns = number(found.get("num_turns")) or self.turns
         self.denied = len(found.get("permission_denials") or [])
         usage = found.get("usage")
         if isinstance(usage, dict):

@@ -19,6 +19,8 @@ class Codex(Program):
     program = "codex"
     install = "npm install -g @openai/codex@0.171.0"
     tested = ("0.171.0", "0.171.0")
+    memory = 190
+    node = "20"
     wires = ("responses",)
     prompt_max = 900_000
     volatile = {"responses": ("client_metadata", "prompt_cache_key", "input.*.id", "include", "reasoning.summary")}
@@ -65,6 +67,10 @@ class Codex(Program):
 class Reader(JsonReader):
     """Reads its stream; an `item` of the type error is no failure, a turn that did not complete is one."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._open: set[str] = set()
+
     def event(self, found: dict[str, Any]) -> list[Event]:
         """Gives what an object says."""
         kind = found.get("type")
@@ -75,7 +81,7 @@ class Reader(JsonReader):
             self.done = False
             return []
         if kind == "turn.completed":
-            self.done, self.turns = True, self.turns + 1
+            self.done = True
             usage = found.get("usage") or {}
             cached = number(usage.get("cached_input_tokens"))
             given = max(0, number(usage.get("input_tokens")) - cached)
@@ -97,13 +103,20 @@ class Reader(JsonReader):
         what = item.get("type")
         if what == "agent_message" and kind == "item.completed":
             self.text = str(item.get("text") or "")
-            return [said("message", text=self.text[:LINE])]
-        if what == "command_execution":
-            if kind == "item.started":
-                return [said("tool", name="shell", id=item.get("id"), command=item.get("command"))]
-            return [said("tool_end", id=item.get("id"), ok=item.get("exit_code") == 0)]
-        if what in ("file_change", "mcp_tool_call", "web_search"):
-            name = item.get("tool") or what
-            return [said("tool" if kind == "item.started" else "tool_end", name=name, id=item.get("id"),
-                         ok=item.get("status") != "failed")]  # fmt: skip
-        return []
+            return [*self.answers(), said("message", text=self.text[:LINE])]
+        if what not in ("command_execution", "file_change", "mcp_tool_call", "web_search"):
+            return []
+        shell, events = what == "command_execution", []
+        name = "shell" if shell else str(item.get("tool") or what)
+        if item.get("id") not in self._open:
+            # some items are told of only when they are complete
+            self._open.add(str(item.get("id")))
+            changes = item.get("changes")
+            path = part(changes[0], "path") if isinstance(changes, list) and changes else None
+            events = [*self.answers(), said("tool", name=name, id=item.get("id"), command=item.get("command"),
+                                            path=path)]  # fmt: skip
+        if kind == "item.completed":
+            self.worked()
+            good = item.get("exit_code") == 0 if shell else item.get("status") != "failed"
+            events.append(said("tool_end", id=item.get("id"), ok=good))
+        return events

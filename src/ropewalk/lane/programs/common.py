@@ -26,7 +26,10 @@ _REASONS = (
     ("rate_limited", r"rate.?limit|too many requests|overloaded|quota"),
     ("authentication", r"unauthori[sz]ed|authenticat|invalid.{0,12}(api.)?key|key is invalid|not logged in|log ?in\b"),
 )  # fmt: skip
-_API = r"api.?error|connection|stream|fetch failed|network|econn|socket|response from model|serialization|in trouble"
+_API = (
+    r"_error\b|api.?error|connection|stream|fetch failed|network|econn|socket|response from model|serialization"
+    r"|in trouble"
+)
 
 
 class Program:
@@ -37,6 +40,8 @@ class Program:
     program = ""
     install = ""
     tested: tuple[str, str] = ("", "")
+    memory = 300
+    node = ""
     wires: tuple[Wire, ...] = ()
     prompt_max = 200_000
     volatile: Mapping[str, Sequence[str]] = {}
@@ -71,9 +76,13 @@ class Program:
         return ""
 
 
+BY_FILE = 200_000
+"""Above how many bytes a prompt is a file for every agent, whatever it would take itself."""
+
+
 def asked(start: Start, most: int) -> str:
     """Gives the prompt as the program gets it: its text, or a short one that names the file it is in (G16)."""
-    if len(start.prompt.encode("utf-8", "surrogatepass")) <= most:
+    if len(start.prompt.encode("utf-8", "surrogatepass")) <= min(most, BY_FILE):
         return start.prompt
     return (
         f"Your whole task is in the file {start.prompt_file}. Read all of it first, in parts if need be, and then"
@@ -106,6 +115,7 @@ class JsonReader:
         self.status: int | None = None
         self.denied = 0
         self.lines = 0
+        self._answering = False
 
     def line(self, line: bytes) -> list[Event]:
         """Gives what a line says."""
@@ -124,6 +134,22 @@ class JsonReader:
     def event(self, found: dict[str, Any]) -> list[Event]:
         """Gives what an object says."""
         raise NotImplementedError
+
+    def turn(self) -> list[Event]:
+        """Counts a turn, and gives the event of it."""
+        self.turns += 1
+        return [said("turn", number=self.turns)]
+
+    def answers(self) -> list[Event]:
+        """Counts a turn where a program does not say when one begins: at the first of what an answer holds."""
+        if self._answering:
+            return []
+        self._answering = True
+        return self.turn()
+
+    def worked(self) -> None:
+        """Notes that a tool ended: what comes next is of another answer."""
+        self._answering = False
 
     def add(self, tokens: Tokens) -> Event:
         """Counts tokens and gives the event that tells of them."""

@@ -18,6 +18,8 @@ class Copilot(Program):
     program = "copilot"
     install = "npm install -g @github/copilot@1.0.102"
     tested = ("1.0.102", "1.0.102")
+    memory = 390
+    node = "22"
     wires = ("chat",)
     prompt_max = 4000
 
@@ -58,8 +60,8 @@ class Reader(JsonReader):
             self.session = str(part(data, "sessionId") or "") or None
             return [said("started", session=self.session)]
         if kind == "assistant.turn_start":
-            self.turns += 1
-        elif kind == "assistant.message":
+            return self.turn()
+        if kind == "assistant.message":
             text = str(part(data, "content") or "")
             if text:
                 self.text = text

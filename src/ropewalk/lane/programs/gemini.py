@@ -21,6 +21,8 @@ class Gemini(Program):
     program = "gemini"
     install = "npm install -g @google/gemini-cli@0.61.0"
     tested = ("0.61.0", "0.61.0")
+    memory = 250
+    node = "20"
     wires = ("gemini",)
     prompt_max = 100_000
 
@@ -62,13 +64,14 @@ class Reader(JsonReader):
         if kind == "message" and found.get("role") == "assistant":
             piece = str(found.get("content") or "")
             self.text = self.text + piece if found.get("delta") else piece
-            return [said("message", text=piece[:LINE])]
+            return [*self.answers(), said("message", text=piece[:LINE])]
         if kind == "tool_use":
             given = found.get("parameters") or {}
-            return [said("tool", name=found.get("tool_name"), id=found.get("tool_id"), path=part(given, "file_path"),
-                         command=part(given, "command"))]  # fmt: skip
+            return [*self.answers(), said("tool", name=found.get("tool_name"), id=found.get("tool_id"),
+                                          path=part(given, "file_path"), command=part(given, "command"))]  # fmt: skip
         if kind == "tool_result":
-            self.text, self.turns = "", self.turns + 1
+            self.text = ""
+            self.worked()
             return [said("tool_end", id=found.get("tool_id"), ok=found.get("status") == "success")]
         if kind == "error":
             return [self.fail(str(found.get("message") or ""))]
@@ -78,7 +81,6 @@ class Reader(JsonReader):
 
     def _result(self, found: dict[str, Any]) -> list[Event]:
         self.done, self.failed = True, found.get("status") != "success"
-        self.turns += 1
         stats = found.get("stats")
         if isinstance(stats, dict):
             cached = number(stats.get("cached"))
@@ -98,6 +100,8 @@ class Qwen(Program):
     program = "qwen"
     install = "npm install -g @qwen-code/qwen-code@0.24.4"
     tested = ("0.15.10", "0.24.4")
+    memory = 300
+    node = "22"
     wires = ("chat",)
     prompt_max = 100_000
 
@@ -141,7 +145,7 @@ class QwenReader(JsonReader):
         if kind == "system" and subtype == "retry":
             return [said("retry", attempt=found.get("attempt"))]
         if kind == "assistant":
-            events = []
+            events = self.answers()
             content = part(found, "message", "content")
             for one in content if isinstance(content, list) else []:
                 if part(one, "type") == "text":
@@ -153,6 +157,7 @@ class QwenReader(JsonReader):
                                        command=part(one, "input", "command")))  # fmt: skip
             return events
         if kind == "user":
+            self.worked()
             content = part(found, "message", "content")
             return [said("tool_end", id=part(one, "tool_use_id"), ok=not part(one, "is_error"))
                     for one in (content if isinstance(content, list) else [])
@@ -163,7 +168,7 @@ class QwenReader(JsonReader):
 
     def _result(self, found: dict[str, Any]) -> list[Event]:
         self.done, self.failed = True, bool(found.get("is_error"))
-        self.turns = number(found.get("num_turns"))
+        self.turns = number(found.get("num_turns")) or self.turns
         usage = found.get("usage") or {}
         cached = number(part(usage, "cache_read_input_tokens"))
         self.tokens = Tokens(max(0, number(part(usage, "input_tokens")) - cached), cached, 0,

@@ -19,6 +19,8 @@ class Grok(Program):
     program = "grok"
     install = "npm install -g @xai-official/grok@1.0.41"
     tested = ("1.0.41", "1.0.41")
+    memory = 110
+    node = "20"
     wires = ("chat", "responses", "anthropic")
     prompt_max = 4000
 
@@ -66,6 +68,8 @@ class Reader(JsonReader):
         kind = found.get("type")
         if kind == "available_commands":
             return [said("started", session=None)]
+        if kind == "usage":
+            return self.turn()
         if kind == "tool_call":
             self.text = ""
             given = found.get("rawInput") or {}
@@ -87,7 +91,7 @@ class Reader(JsonReader):
         stop = str(found.get("stopReason") or "")
         self.done, self.failed = True, self.failed or stop != "end_turn"
         self.session = str(found.get("sessionId") or "") or None
-        self.turns = number(found.get("num_turns"))
+        self.turns = number(found.get("num_turns")) or self.turns
         if stop == "max_turns":
             self.reason = "max_turns"
         usage = found.get("usage") or {}

@@ -17,6 +17,7 @@ class Opencode(Program):
     program = "opencode"
     install = "npm install -g opencode-ai@1.18.33"
     tested = ("1.18.33", "1.18.33")
+    memory = 530
     wires = ("chat", "anthropic")
     prompt_max = 100_000
     volatile = {"chat": ("user",)}
@@ -84,7 +85,7 @@ class Reader(JsonReader):
             )
             events.append(said("tool_end", name=part(what, "tool"), ok=part(what, "state", "status") == "completed"))
         elif kind == "step_finish":
-            self.turns += 1
+            events += self.turn()
             count = part(what, "tokens") or {}
             reasoning = number(part(count, "reasoning"))
             tokens = Tokens(number(part(count, "input")), number(part(count, "cache", "read")),

@@ -17,6 +17,8 @@ class Pi(Program):
     program = "pi"
     install = "npm install -g @earendil-works/pi-coding-agent@1.6.0"
     tested = ("0.73.1", "1.6.0")
+    memory = 170
+    node = "22.19"
     wires = ("chat", "anthropic")
     prompt_max = 100_000
 
@@ -85,11 +87,12 @@ class Reader(JsonReader):
         return []
 
     def _message(self, message: dict[str, Any]) -> list[Event]:
-        self.turns += 1
+        begun = self.turn()
         self._stop = str(message.get("stopReason") or "")
         usage = message.get("usage") or {}
-        events = [self.add(Tokens(number(part(usage, "input")), number(part(usage, "cacheRead")),
-                                  number(part(usage, "cacheWrite")), number(part(usage, "output"))))]  # fmt: skip
+        tokens = Tokens(number(part(usage, "input")), number(part(usage, "cacheRead")),
+                        number(part(usage, "cacheWrite")), number(part(usage, "output")))  # fmt: skip
+        events = [*begun, self.add(tokens)]
         content = message.get("content")
         texts = [str(one.get("text") or "") for one in (content if isinstance(content, list) else [])
                  if isinstance(one, dict) and one.get("type") == "text"]  # fmt: skip

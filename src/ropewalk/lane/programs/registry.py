@@ -81,5 +81,7 @@ def _loaded(name: str, value: str) -> Adapter:
     return adapter
 
 
-_NEEDED = ("name", "family", "program", "install", "tested", "wires", "prompt_max", "volatile", "version", "launch",
-           "reader", "steer", "interrupt", "explain")  # fmt: skip
+_NEEDED = (
+    "name", "family", "program", "install", "tested", "memory", "node", "wires", "prompt_max", "volatile", "version",
+    "launch", "reader", "steer", "interrupt", "explain",
+)  # fmt: skip
