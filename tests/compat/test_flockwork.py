@@ -60,12 +60,12 @@ class Shared:
             self.repository = folder / "board.git"
             self.board, self.named = bare(self.repository, mixed=True), str(self.repository)
         self.peer = Flockwork(package, self.repository, folder / "peer")
-        self.agent = self._agent()
+        self.agent = self._agent(0)
         self.started: list[tuple[str, subprocess.Popen[bytes]]] = []
 
-    def _agent(self) -> str:
+    def _agent(self, seconds: float) -> str:
         path = self.folder / "agent"
-        path.write_text(f"#!/bin/sh\nbrief=$(cat)\n{SCRIPT}\n")
+        path.write_text(f"#!/bin/sh\nbrief=$(cat)\nsleep {seconds}\n{SCRIPT}\n")
         path.chmod(0o755)
         return str(path)
 
@@ -174,6 +174,7 @@ def test_R26_workers_of_both_kinds_share_a_board(shared: Shared) -> None:
     """Each task is done once, all of ours for good; both audits agree, and nobody prints a traceback."""
     names = [f"t{n}" for n in range(TASKS)]
     tasks.add(shared.board, [task(name) for name in names], ACTOR)
+    shared.agent = shared._agent(5 if FULL else 0.5)  # a cycle of theirs costs a second, and they are to get some
     for number in range(EACH):
         shared.start_theirs(f"fw{number}")
         shared.start_ours(f"w{number}")
