@@ -10,7 +10,7 @@ import random
 import threading
 from typing import NamedTuple
 
-from ropewalk.board import claim, holder, names, recover, state
+from ropewalk.board import claim, compact, holder, names, recover, state
 from ropewalk.board.base import Board
 from ropewalk.board.claim import As, Held
 from ropewalk.board.state import Status
@@ -36,6 +36,7 @@ from ropewalk.store.store import Store
 
 _FIRST_PAUSE, _LONGEST_PAUSE, _OUTAGE_PAUSE = 0.05, 1.0, 30.0
 _OBSERVE_SECONDS = 5.0
+_COMPACT_SECONDS = 3600.0
 _LOOKS, _STALE = 8, 4
 """Are how often a worker looks anew in one turn, and after how many tasks that others took it does."""
 
@@ -152,7 +153,7 @@ class _Loop:
         self.failures = self.refusals = 0
         self.kept: list[Held] = []
         self._seen: _Seen | None = None
-        self._full_at = self._observed_at = float("-inf")
+        self._full_at = self._observed_at = self._compacted_at = float("-inf")
         self._pause, self._refreshed = _FIRST_PAUSE, 0.0
         self._waiting_since: float | None = None
         self._outage_since: float | None = None
@@ -270,7 +271,26 @@ class _Loop:
         self._seen = _Seen(statuses, self.choice.ordered(list(statuses.values()), ready), clock.monotonic(), took)
         if full:
             self._full_at = clock.monotonic()
+            self._compact()
         return self._seen
+
+    def _compact(self) -> None:
+        """Moves old closed tasks of a crowded git server out of the way of every push, now and then (F5).
+
+        Where flockwork's workers may run it is left to people, because they would not see those tasks any more.
+        """
+        now = clock.monotonic()
+        if not self.board.most_moves or now - self._compacted_at < _COMPACT_SECONDS or state.law(self.board).mixed:
+            return
+        self._compacted_at = now
+        if compact.closed_refs(self.board) < compact.MANY:
+            return
+        try:
+            done = compact.compact(self.board, self.worker.actor)
+        except RopewalkError as error:
+            self.worker.tell("compaction_failed", reason=f"{error.code} {error.message}")
+            return
+        self.worker.tell("compacted", tasks=len(done.tasks), refs=done.refs)
 
     def _settle_merged(self, statuses: dict[str, Status]) -> bool:
         """Closes tasks whose change others had to merge and did (F13); says whether there was one."""
