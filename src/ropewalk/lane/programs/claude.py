@@ -43,7 +43,8 @@ class Claude(Program):
         if start.endpoint is not None:
             env |= {"ANTHROPIC_BASE_URL": start.endpoint.url, "ANTHROPIC_API_KEY": start.endpoint.token}
         if start.effort in _EFFORT:
-            env["MAX_THINKING_TOKENS"] = _EFFORT[start.effort]
+            # newer models take the one, older ones the other
+            env |= {"CLAUDE_CODE_EFFORT_LEVEL": start.effort, "MAX_THINKING_TOKENS": _EFFORT[start.effort]}
         words = [
             self.program, "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose",
             "--replay-user-messages", "--permission-mode", "bypassPermissions", "--setting-sources", "user",
@@ -153,7 +154,7 @@ class Reader(JsonReader):
         words = str(found.get("result") or "; ".join(map(str, found.get("errors") or [])))
         if found.get("subtype") == "error_max_turns":
             self.reason = "max_turns"
-        elif found.get("subtype") == "error_during_execution":
+        elif str(found.get("terminal_reason") or "").startswith("aborted"):
             self.reason = "interrupted"
         if self.failed:
             status = found.get("api_error_status")

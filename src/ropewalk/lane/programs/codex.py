@@ -44,7 +44,7 @@ class Codex(Program):
             lines += [
                 "[model_providers.ropewalk]", 'name = "ropewalk"',
                 f"base_url = {toml_text(start.endpoint.url + '/v1')}",
-                'env_key = "ROPEWALK_LANE_TOKEN"', 'wire_api = "responses"', "request_max_retries = 2",
+                'env_key = "ROPEWALK_LANE_TOKEN"', 'wire_api = "responses"', "request_max_retries = 1",
                 "stream_max_retries = 2", "stream_idle_timeout_ms = 200000",
             ]  # fmt: skip
         for one in start.servers:

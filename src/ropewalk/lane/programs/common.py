@@ -170,7 +170,8 @@ class JsonReader:
         """Gives how the run ended."""
         good = self.is_good(code)
         words = self.error or ("" if good else _last(stderr))
-        reason = "" if good else self.reason or reason_of(words, self.status, code, self.lines)
+        told = words if self.lines else f"{words}\n{stderr}"
+        reason = "" if good else self.reason or reason_of(told, self.status, code, self.lines)
         if good and not self.text.strip():
             reason = "empty"
         return Ending(good, self.text.strip(), reason, "" if good else words, self.status, self.session, self.turns,

@@ -10,6 +10,9 @@ from ropewalk.lane.adapter import Event, Launch, Start
 from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, part, said
 
 
+_EFFORT = ("low", "medium", "high", "max")
+
+
 class Copilot(Program):
     """Is `copilot --output-format json`; it tells of no tokens, so the gateway's count is the only one."""
 
@@ -21,10 +24,10 @@ class Copilot(Program):
     memory = 390
     node = "22"
     wires = ("chat",)
-    prompt_max = 4000
+    prompt_max = 100_000
 
     def launch(self, start: Start) -> Launch:
-        """Gives how it is started; its prompt is an argument, so a longer one is always a file."""
+        """Gives how it is started; without a prompt among its words it reads one from its input."""
         env = {"COPILOT_HOME": f"{start.home}/copilot", "COPILOT_AUTO_UPDATE": "false"}
         if start.endpoint is not None:
             env |= {
@@ -32,9 +35,10 @@ class Copilot(Program):
                 "COPILOT_PROVIDER_API_KEY": start.endpoint.token, "COPILOT_MODEL": start.model or "default",
                 "COPILOT_OFFLINE": "true",
             }  # fmt: skip
-        text = asked(start, self.prompt_max)
-        words = [self.program, "-p", text, "--output-format",
-                 "json", "--allow-all-tools", "--allow-all-paths"]  # fmt: skip
+        text = asked(start, self.prompt_max).encode("utf-8", "surrogatepass")
+        words = [self.program, "--output-format", "json", "--allow-all-tools", "--allow-all-paths"]
+        if start.effort in _EFFORT:
+            words += ["--reasoning-effort", start.effort]
         if start.session:
             words += [f"--resume={start.session}"]
         if start.servers:
@@ -43,7 +47,7 @@ class Copilot(Program):
                 for one in start.servers
             }
             words += ["--additional-mcp-config", msgspec.json.encode({"mcpServers": servers}).decode()]
-        return Launch(words, env)
+        return Launch(words, env, {}, text)
 
     def reader(self) -> Reader:
         """Gives a reader for one run."""

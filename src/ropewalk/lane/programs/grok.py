@@ -8,6 +8,7 @@ from ropewalk.gateway.tokens import Tokens
 from ropewalk.lane.adapter import Event, Launch, Start
 from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, number, part, said, toml_text
 
+_EFFORT = {"low": "low", "medium": "medium", "high": "high", "max": "xhigh"}
 _BACKENDS = {"chat": "chat_completions", "responses": "responses", "anthropic": "messages"}
 
 
@@ -22,10 +23,10 @@ class Grok(Program):
     memory = 110
     node = "20"
     wires = ("chat", "responses", "anthropic")
-    prompt_max = 4000
+    prompt_max = 90_000
 
     def launch(self, start: Start) -> Launch:
-        """Gives how it is started; its prompt is an argument, so a longer one is always a file."""
+        """Gives how it is started; it does not read its input, but a file."""
         model = start.model or "grok-code-fast-1"
         lines: list[str] = ["[models]", f"default = {toml_text(model)}"]
         env = {
@@ -45,8 +46,11 @@ class Grok(Program):
                 pairs = ", ".join(f"{toml_text(k)} = {toml_text(v)}" for k, v in one.headers.items())
                 lines.append(f"headers = {{ {pairs} }}")
         text = asked(start, self.prompt_max)
-        words = [self.program, "-p", text, "--output-format",
-                 "streaming-json", "--always-approve", "--cwd", start.workspace, "-m", model]  # fmt: skip
+        task = ["--prompt-file", start.prompt_file] if text == start.prompt else ["-p", text]
+        words = [self.program, *task, "--output-format", "streaming-json", "--always-approve", "--cwd",
+                 start.workspace, "-m", model]  # fmt: skip
+        if start.effort in _EFFORT:
+            words += ["--reasoning-effort", _EFFORT[start.effort]]
         if start.max_turns is not None:
             words += ["--max-turns", str(start.max_turns)]
         if start.session:

@@ -9,6 +9,9 @@ from ropewalk.lane.adapter import Event, Launch, Start
 from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, json_file, number, part, said
 
 
+_EFFORT = ("low", "medium", "high", "max")
+
+
 class Pi(Program):
     """Is `pi -p --mode json`; it takes no tool servers, and its exit code is 0 whatever happens."""
 
@@ -37,7 +40,7 @@ class Pi(Program):
             env["ROPEWALK_LANE_TOKEN"] = start.endpoint.token
             chat = start.endpoint.wire != "anthropic"
             nothing = dict.fromkeys(("input", "output", "cacheRead", "cacheWrite"), 0)
-            known = {"id": model, "name": model, "reasoning": False, "input": ["text"], "contextWindow": 200_000,
+            known = {"id": model, "name": model, "reasoning": start.effort in _EFFORT, "input": ["text"], "contextWindow": 200_000,
                      "maxTokens": 16_000, "cost": nothing}  # fmt: skip
             provider = {"baseUrl": start.endpoint.url + ("/v1" if chat else ""), "models": [known],
                         "api": "openai-completions" if chat else "anthropic-messages",
@@ -46,6 +49,8 @@ class Pi(Program):
             words += ["--provider", "ropewalk", "--model", model]
         elif start.model:
             words += ["--model", start.model]
+        if start.effort in _EFFORT:
+            words += ["--thinking", start.effort]
         if start.session:
             words += ["--session", start.session]
         text = asked(start, self.prompt_max).encode("utf-8", "surrogatepass")
