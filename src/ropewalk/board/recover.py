@@ -313,8 +313,12 @@ def is_left(status: Status, age: float, beat_seconds: float) -> str | None:
 
 
 def lease(status: Status, beat_seconds: float) -> float:
-    """Gives for how long the claim of a task may be unchanged, in seconds."""
-    return observe.lease(status.claim is not None and status.claim.ours, beat_seconds)
+    """Gives for how long the claim of a task may be unchanged, in seconds.
+
+    One that names no process was made by hand or by an agent's tool, which beats when it thinks of it.
+    """
+    claim = status.claim
+    return observe.lease(claim is not None and claim.ours and bool(claim.host), beat_seconds)
 
 
 def reconcile(
