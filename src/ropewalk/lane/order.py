@@ -11,12 +11,14 @@ import msgspec
 
 from ropewalk.core.errors import CageUnavailableError, HarnessError, InvalidError, os_error
 from ropewalk.lane.adapter import Adapter, Endpoint, Launch, McpServer, Start
-from ropewalk.lane.cage import levels
+from ropewalk.lane.cage import give, levels
 from ropewalk.lane.cage import room as rooms
 from ropewalk.lane.cage.room import HOME, Level, Room
 from ropewalk.lane.waits import Limits, Waits
+from ropewalk.workspace.files import Files
 
 PROMPT = "prompt.md"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 MOST = 10_000_000
 """Is how long a prompt may be, in bytes."""
 
@@ -25,7 +27,7 @@ class Order(NamedTuple):
     """Is one lane: its id (`run/task/attempt`), its agent, and everything it is started with.
 
     `folder` is the lane's own on the host: streams, records and `home` are in it. `search` is the PATH it gets, and
-    `extra` further variables; `caller` is the environment of whoever asks, of which an allow-list goes on. `gateway`
+    `extra` further variables, `files` are put into its home; `caller` is the environment of whoever asks, of which an allow-list goes on. `gateway`
     is the gateway's folder, with `token` for this lane; without one the program reaches its provider by itself.
     """
 
@@ -51,6 +53,7 @@ class Order(NamedTuple):
     limits: Limits = Limits()
     waits: Waits = Waits()
     script: Any = None
+    files: Mapping[str, bytes] = {}
 
 
 class Prepared(NamedTuple):
@@ -98,12 +101,15 @@ def prepare(order: Order) -> Prepared:
     try:
         for path in (order.folder, home, room.tmp):
             os.makedirs(path, mode=0o700, exist_ok=True)
-        for name, data in {**launch.files, PROMPT: text}.items():
-            _put(os.path.join(home, name), data)
+        with Files(home) as files:
+            # a home that was used before is the agent's, links in it among what it left
+            for name, data in {**launch.files, PROMPT: text}.items():
+                files.put(os.fsencode(name), data, mode=0o600)
         _put(os.path.join(order.folder, "stdin"), launch.stdin)
         if caged and room.uid is not None:
-            _own(home, room.uid)
-            _own(room.tmp, room.uid)
+            give.open_objects(room.objects)
+            for path in (room.workspace, home, room.tmp):
+                give.give(path, room.uid)
             if not full:
                 os.chmod(order.folder, 0o711)  # its home is reached through it; its files are closed to all
         argv = levels.argv(order.level, room, words, env, order.port if order.token else 0)
@@ -143,10 +149,3 @@ def _put(path: str, data: bytes) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:
         file.write(data)
-
-
-def _own(folder: str, uid: int) -> None:
-    """Gives a folder that we made to the lane's user; nothing in it is the lane's yet, so no link is followed."""
-    for path, folders, files in os.walk(folder):
-        for name in ("", *folders, *files):
-            os.chown(os.path.join(path, name), uid, uid, follow_symlinks=False)

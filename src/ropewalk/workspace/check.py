@@ -11,7 +11,7 @@ import re
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -35,19 +35,39 @@ _ALLOWED = re.compile(
 )
 
 
+class Cage(Protocol):
+    """Is what holds a check in, where it is not to be trusted; who makes one stands above this layer."""
+
+    @property
+    def mark(self) -> str:
+        """Gives what tells a result from inside it from one without."""
+        ...
+
+    def wrap(self, argv: Sequence[str], env: Mapping[str, str], place: str) -> tuple[list[str], dict[str, str]]:
+        """Gives command line and environment that run words inside, in `place/tree`; all else below `place` is free."""
+        ...
+
+    def began(self, place: str) -> bool:
+        """Says whether the words were started: what failed before is no fault of theirs."""
+        ...
+
+
 def environment(names: Sequence[str] = ()) -> dict[str, str]:
     """Gives the variables that a check sees: those of tools and languages, and the named ones."""
     return {k: v for k, v in clean_env().items() if _ALLOWED.match(k) or k in names}
 
 
-def command(argv: Sequence[str], seconds: float, env: Mapping[str, str], policy: Policy = Policy()) -> Command:
+def command(
+    argv: Sequence[str], seconds: float, env: Mapping[str, str], policy: Policy = Policy(), cage: Cage | None = None
+) -> Command:
     """Gives a check's command with the hash of its environment: variables, setup, and the program it names first."""
     program = shutil.which(argv[0], path=env.get("PATH"))
     tool: tuple[object, ...] = ()
     if program is not None:
         found = os.stat(program)
         tool = (os.path.realpath(program), found.st_size, found.st_mtime_ns)
-    hashed = digest(sorted(env.items()), tool, setup.mark(policy.workspace))
+    caged = () if cage is None else (cage.mark,)
+    hashed = digest(sorted(env.items()), tool, setup.mark(policy.workspace), *caged)
     return Command(tuple(argv), seconds, hashed.hex())
 
 
@@ -65,12 +85,16 @@ class Running:
     """Is a check in progress; `place` is its folder, `pid` the leader of its process group."""
 
     def __init__(
-        self, store: Store, tree: str, what: Command, env: Mapping[str, str], place: str, policy: Policy = Policy()
-    ) -> None:
-        """Checks the tree out into the new folder `place`, furnishes it, and starts the command there."""
+        self, store: Store, tree: str, what: Command, env: Mapping[str, str], place: str, policy: Policy = Policy(),
+        cage: Cage | None = None,
+    ) -> None:  # fmt: skip
+        """Checks the tree out into the new folder `place`, furnishes it, and starts the command there, or in a cage.
+
+        A cage ends with the thread that starts it.
+        """
         import subprocess
 
-        self.tree, self._what = tree, what
+        self.tree, self._what, self._cage = tree, what, cage
         os.makedirs(place, mode=0o700)
         self.place = place
         self.pid = 0
@@ -85,9 +109,12 @@ class Running:
             # a file, not a pipe: a child that the check leaves behind may keep a pipe open for ever
             with open(os.path.join(self.place, "output"), "wb") as output:
                 words = _words(what.argv, policy.workspace.setup)
+                seen = {**env, "GIT_CEILING_DIRECTORIES": self.place, "PWD": work}
+                if cage is not None:
+                    words, seen = cage.wrap(words, env, self.place)
                 self._child = subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                    env={**env, "GIT_CEILING_DIRECTORIES": self.place, "PWD": work}, cwd=work, start_new_session=True,
+                    words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=seen, cwd=work,
+                    start_new_session=True,
                 )  # fmt: skip
             self.pid = self._child.pid
         except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
@@ -112,6 +139,8 @@ class Running:
             return self._ended(Verdict("infrastructure", 124, spent, reason="timeout"))
         if code == 0:
             return self._ended(Verdict("passed", 0, spent))
+        if self._cage is not None and not self._cage.began(self.place):
+            return self._ended(Verdict("infrastructure", code, spent, reason="cage"))
         if code < 0:
             return self._ended(Verdict("infrastructure", code, spent, reason=signal.Signals(-code).name))
         if code in (124, 137):

@@ -25,7 +25,7 @@ from ropewalk.store.report import Resolution
 from ropewalk.store.spool import LandRequest, new_id
 from ropewalk.store.store import Store
 from ropewalk.workspace import check, queue
-from ropewalk.workspace.check import Running
+from ropewalk.workspace.check import Cage, Running
 from ropewalk.workspace.hold import Hold
 from ropewalk.workspace.queue import Entry, Failure, Wanted
 from ropewalk.workspace.speculate import Plan, Speculation, Step
@@ -43,6 +43,7 @@ class Orders(NamedTuple):
     jobs: int
     stop: threading.Event | None = None
     policy: Policy = Policy()
+    cage: Cage | None = None
 
 
 class Outcome(NamedTuple):
@@ -61,11 +62,12 @@ class _Job(NamedTuple):
 
 def orders(
     argv: Sequence[str], seconds: float, folder: str, *, jobs: int = 0, policy: Policy = Policy(),
-    stop: threading.Event | None = None,
+    stop: threading.Event | None = None, cage: Cage | None = None,
 ) -> Orders:  # fmt: skip
     """Gives the orders for a check; without `jobs` as many run at once as there are processors."""
     env = check.environment() | policy.workspace.env
-    return Orders(check.command(argv, seconds, env, policy), env, folder, jobs or os.cpu_count() or 1, stop, policy)
+    command = check.command(argv, seconds, env, policy, cage)
+    return Orders(command, env, folder, jobs or os.cpu_count() or 1, stop, policy, cage)
 
 
 def land_checked(
@@ -263,7 +265,7 @@ class _Driver:
             # whoever finds this driver dead finds the folder too, whenever it died
             place = check.new_place(self.how.folder)
             hold.write(msgspec.json.encode(_Left(0, "", place)))
-            running = Running(self.store, step.tree, command, self.how.env, place, self.how.policy)
+            running = Running(self.store, step.tree, command, self.how.env, place, self.how.policy, self.how.cage)
             hold.write(msgspec.json.encode(_Left(running.pid, _started(running.pid), running.place)))
             self.running.append(_Job(step, running, hold, slot))
             self._idle_since.pop(step.key, None)

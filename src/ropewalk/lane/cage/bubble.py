@@ -65,7 +65,7 @@ def argv(room: Room, words: Sequence[str], env: Mapping[str, str]) -> list[str]:
     for outside, inside in doors:
         if outside:
             line += ["--ro-bind", outside, inside]
-    line += ["--remount-ro", "/", "--chdir", room.inside]
+    line += ["--remount-ro", "/", "--chdir", "/"]
     for name, value in env.items():
         line += ["--setenv", name, value]
     return [*line, "--", ours, "-I", "-S", f"{_INSIDE}/inside.py", *_inside(room), "--", *words]
@@ -73,7 +73,8 @@ def argv(room: Room, words: Sequence[str], env: Mapping[str, str]) -> list[str]:
 
 def _inside(room: Room) -> list[str]:
     """Gives the words of the program that is first in the cage."""
-    words: list[str] = []
+    # bubblewrap, without root's powers by then, may not enter a tree that is closed to all but the lane's user
+    words = ["--cwd", room.inside]
     if room.uid is not None:
         words += ["--uid", str(room.uid)]
     if room.own_sandbox:
@@ -97,7 +98,10 @@ def _alternates(room: Room) -> list[str]:
     path = os.path.join(room.workspace, ".git", "objects", "info", "alternates")
     if not os.path.isfile(path):
         return []
-    own = os.path.join(room.home, ".objects")
-    with open(own, "w", encoding="utf-8") as file:
+    # beside the home, not in it: what is in it is the lane's, links among it
+    own = f"{room.home}.objects"
+    fd = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    with open(fd, "w", encoding="utf-8") as file:
+        os.fchmod(fd, 0o644)  # the lane's user reads it, whatever our umask
         file.write(f"{OBJECTS}\n")
     return ["--ro-bind", own, f"{room.inside}/.git/objects/info/alternates"]

@@ -19,15 +19,17 @@ CHUNK = 65536
 
 
 def main(argv: list[str]) -> int:
-    """Runs `inside.py [--uid N] [--bridge PORT SOCKET] [--namespaces] -- WORDS…`."""
+    """Runs `inside.py [--uid N] [--cwd FOLDER] [--bridge PORT SOCKET] [--namespaces] -- WORDS…`."""
     uid: int | None = None
-    namespaces = False
+    namespaces, cwd = False, "/"
     bridge: tuple[int, str] | None = None
     while argv and argv[0] != "--":
         if argv[0] == "--uid":
             uid, argv = int(argv[1]), argv[2:]
         elif argv[0] == "--bridge":
             bridge, argv = (int(argv[1]), argv[2]), argv[3:]
+        elif argv[0] == "--cwd":
+            cwd, argv = argv[1], argv[2:]
         elif argv[0] == "--namespaces":
             namespaces, argv = True, argv[1:]
         else:
@@ -43,7 +45,7 @@ def main(argv: list[str]) -> int:
         listening.bind(("127.0.0.1", bridge[0]))
         listening.listen(128)
         os.set_inheritable(listening.fileno(), False)
-    if not close(uid, namespaces):
+    if not close(uid, namespaces, cwd):
         return 126
     os.umask(0o022)
     child = os.fork()
@@ -68,7 +70,7 @@ def main(argv: list[str]) -> int:
     return Bridge(listening, bridge[1], child).run()
 
 
-def close(uid: int | None, namespaces: bool) -> bool:
+def close(uid: int | None, namespaces: bool, cwd: str) -> bool:
     """Gives up root, and puts this process with all it starts under the filter of system calls (G20)."""
     sys.path.insert(0, os.path.abspath(__file__).rsplit("/", 4)[0])
     from ropewalk.lane.cage import seccomp
@@ -76,6 +78,7 @@ def close(uid: int | None, namespaces: bool) -> bool:
     try:
         if uid is not None:
             seccomp.drop(uid)
+        os.chdir(cwd)
         seccomp.install(seccomp.rules(namespaces=namespaces))
     except OSError as error:
         os.write(2, f"the cage can't be closed: {error.strerror}\n".encode())

@@ -59,10 +59,34 @@ def tool_folders(program: str, search: str) -> list[str]:
     places = [shutil.which(program, path=search) or program, *search.split(os.pathsep)]
     for place in places:
         for path in (place, os.path.realpath(place)):
-            root = _prefix(path)
-            if root and not any(root == f or root.startswith(f + "/") for f in found):
-                found.append(root)
+            for root in _roots(path):
+                if not any(root == f or root.startswith(f + "/") for f in found):
+                    found.append(root)
     return found
+
+
+def _roots(path: str) -> list[str]:
+    """Gives the folders of an installation; of one that shares its folder with other things only its own parts.
+
+    A person's home is such a folder, and so are those in it where programs keep logins beside what they are.
+    """
+    root = _prefix(path)
+    if not root or not os.path.exists(path):
+        return []
+    if os.path.basename(root) not in (".local", ".cargo", ".config") and not _is_home(root):
+        return [root]
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    if folder == root:
+        return [] if os.path.isdir(path) else [path]
+    parts = (os.path.join(root, name) for name in ("bin", "sbin", ".bin", "lib", "lib64", "libexec"))
+    return [part for part in parts if os.path.isdir(part)]
+
+
+def _is_home(folder: str) -> bool:
+    import pwd
+
+    shared = folder in ("/", "/home", "/opt", "/root") or os.path.dirname(folder) == "/home"
+    return shared or any(folder == one.pw_dir for one in pwd.getpwall())
 
 
 def _prefix(path: str) -> str:

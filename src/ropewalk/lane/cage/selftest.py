@@ -118,9 +118,9 @@ def _try(level: Level, base: str, uid: int | None, port: int, name: str) -> Test
     owner = os.geteuid() if uid is None else uid
     if "work" not in missing and os.stat(os.path.join(room.workspace, "made")).st_uid != owner:
         missing["work"] = "the file it made has another owner"
-    with open(canary, "rb") as file:
-        if file.read() != b"canary" and "write" not in out:
-            out.append("write")
+    if "rename" not in out and "write" not in out:
+        with open(canary, "rb") as file:
+            out += ["write"] if file.read() != b"canary" else []
     return Tested(out, missing)
 
 

@@ -25,7 +25,7 @@ def look(store: Store, commit: str, how: Orders) -> Verdict | None:
 
 def look_at(store: Store, tree: str, how: Orders) -> Verdict | None:
     """Runs a check on a tree and gives what it found; None when it was stopped."""
-    running = check.Running(store, tree, how.command, how.env, check.new_place(how.folder), how.policy)
+    running = check.Running(store, tree, how.command, how.env, check.new_place(how.folder), how.policy, how.cage)
     pause = how.stop or threading.Event()
     try:
         while (verdict := running.poll()) is None:
