@@ -49,7 +49,7 @@ SIGNS = 10.0
 FAILURES = ("e400", "e401", "e429ra", "e500", "e529", "ctx", "reset", "malformed", "trunc", "empty", "sseerr",
             "hang", "stall")  # fmt: skip
 ALL = ("write", "shell", *FAILURES, "cancel", "resume", "lost", "turns", "replay")
-SOME = ("write", "shell", "e401", "e500", "stall", "cancel", "resume")
+SOME = ("write", "shell", "e401", "e500", "stall", "cancel", "resume", "lost")
 PLAN: dict[str, tuple[str, ...]] = {
     "claude": (*ALL, "steer", "interrupt", "tools"),
     "codex": (*ALL, "tools"),
@@ -465,7 +465,7 @@ def recording(cell: Cell) -> dict[str, Any]:
             lines.append(line[:_LONG])
     parts = [one for one in lines if isinstance(one, dict) and one.get("type") == "message_update"]
     lines = [one for one in lines if one not in parts[1:]]
-    return {"program": cell.program, "what": cell.what, "code": cell.code, "stderr": cell.stderr[-_LONG:],
+    return {"program": cell.program, "what": cell.what, "code": cell.code, "stderr": cell.stderr[-1000:],
             "lines": lines}  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def route(table: Table, *, harness: str = "", model: str = "", task_class: str =
     if model:
         name = harness or _owner(table, model) or by_class.harness or _default(table).harness
         return Route(_known(name), model, effort)
-    rule = by_class if by_class.harness or harness else _default(table)
+    rule = by_class if by_class.harness else _default(table)
     if harness and harness != rule.harness:
         return Route(harness, "", effort)
     return Route(_known(rule.harness), rule.model, effort or rule.effort)

@@ -35,7 +35,6 @@ class Acp(Program):
     """Is an agent behind a command line such as `gemini --acp`; it can be told more, and stopped, in mid-run."""
 
     wires: tuple[Wire, ...] = ()
-    prompt_max = 200_000
 
     def __init__(self, line: str) -> None:
         """Takes the command line, split as a shell would; `E_INVALID` when it can't be."""
@@ -55,7 +54,9 @@ class Acp(Program):
         self.family = self.base.family if known else re.sub(r"[^a-z0-9._-]+", "-", own.lower()).strip("-.") or "acp"
         self.install = self.base.install if known == own else f"npm install -g {own}, or name it with its path"
         self.tested = self.base.tested if known == own else ("", "")
+        self.memory, self.node = self.base.memory + 15, self.base.node if known == own else ""
         self.wires = self.base.wires
+        self.prompt_max = min(200_000, self.base.prompt_max)
         self.volatile: Mapping[str, Sequence[str]] = self.base.volatile
 
     def launch(self, start: Start) -> Launch:
@@ -114,20 +115,21 @@ class Reader(JsonReader):
         if kind == "denied":
             self.denied += 1
         if kind == "error":
+            self.reason = "crashed"
             return [self.fail(str(found.get("text") or ""))]
         return self._result(found) if kind == "result" else []
 
     def _result(self, found: dict[str, Any]) -> list[Event]:
         self.done, self.failed = True, found.get("ok") is not True
-        self.answers()
+        begun = self.answers()
         words, stop = str(found.get("text") or ""), str(found.get("stop") or "")
         if not self.failed:
             self.text = words
-            return [said("result", ok=True, text=words[:LINE], turns=self.turns)]
+            return [*begun, said("result", ok=True, text=words[:LINE], turns=self.turns)]
         if stop != "error":
-            self.reason = stop if stop in ("max_turns", "interrupted", "context_full") else ""
-            words = words if self.reason == "" else f"it stopped: {stop}"
-        return [self.fail(words or stop), said("result", ok=False, text=words[:LINE])]
+            self.reason = stop if stop in ("max_turns", "interrupted", "context_full") else "no_result"
+            words = f"it stopped: {stop}"
+        return [*begun, self.fail(words or stop), said("result", ok=False, text=words[:LINE])]
 
 
 def _tokens(usage: Any) -> Tokens:
@@ -137,9 +139,11 @@ def _tokens(usage: Any) -> Tokens:
         return next((number(part(usage, name)) for name in names if part(usage, name) is not None), 0)
 
     cached = first("cachedReadTokens", "cached_input_tokens", "cached_tokens")
-    given = first("inputTokens", "input_tokens")
-    return Tokens(given, cached, first("cachedWriteTokens"), first("outputTokens", "output_tokens"),
-                  first("thoughtTokens", "reasoning_tokens"))  # fmt: skip
+    given, output = first("inputTokens", "input_tokens"), first("outputTokens", "output_tokens")
+    if first("totalTokens") == given + output:  # what came from the cache is part of the input for some
+        given = max(0, given - cached)
+    return Tokens(given, cached, first("cachedWriteTokens"), output,
+                  first("thoughtTokens", "reasoningTokens", "reasoning_tokens"))  # fmt: skip
 
 
 __all__ = ["Acp", "Reader"]

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from typing import Any
 
-_CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS = 2.0
 _STOPS = {"max_turn_requests": "max_turns", "cancelled": "interrupted", "max_tokens": "context_full"}
 
 

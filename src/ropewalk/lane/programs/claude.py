@@ -142,7 +142,7 @@ class Reader(JsonReader):
 
     def _result(self, found: dict[str, Any]) -> list[Event]:
         self.done = True
-        self.failed = bool(found.get("is_error")) or found.get("subtype") != "success"
+        self.failed = found.get("is_error") is not False or found.get("subtype") != "success"
         self.turns = number(found.get("num_turns")) or self.turns
         self.denied = len(found.get("permission_denials") or [])
         usage = found.get("usage")

@@ -13,14 +13,17 @@ from ropewalk.gateway.tokens import Tokens, Wire
 from ropewalk.lane.adapter import Ending, Event, Kind, Launch, Reader, Start
 
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?(?:[-+.][0-9A-Za-z.]+)?")
-_STATUS = re.compile(r"(?<![\d.:/-])([45]\d\d)(?![\d./%-]|\s?(ms|s|tokens|bytes|seconds)\b)")
+_STATUS = re.compile(
+    r"(?:^|status:?|error:?|https?:?|code:?|[(\[{:\"])\s*\(?([45]\d\d)\b(?!\s?(?:ms|s|tokens|bytes|seconds)\b)",
+    re.IGNORECASE,
+)
 LINE = 4000
 """Is how much of a text an event keeps, in characters."""
 
 _BY_STATUS = {401: "authentication", 403: "authentication", 429: "rate_limited", 529: "rate_limited"}
 _REASONS = (
-    ("session_lost", r"no (saved )?(conversation|session|rollout)s? (was )?found|(session|thread)\b.{0,60}not found"
-                     r"|invalid session|unknown session|no matching session"),
+    ("session_lost", r"no (previous |saved |matching )?(conversation|session|rollout)s?\b.{0,30}(found|matched)"
+                     r"|(session|thread)\b.{0,60}not found|(invalid|unknown) session"),
     ("context_full", r"context.{0,20}(length|window|limit|exceed)|prompt is too long|maximum context|too many tokens"),
     ("max_turns", r"max(imum)?.{0,12}(turns|number of turns|tool.?rounds|session turns)"),
     ("rate_limited", r"rate.?limit|too many requests|overloaded|quota"),
@@ -28,7 +31,7 @@ _REASONS = (
 )  # fmt: skip
 _API = (
     r"_error\b|api.?error|connection|stream|fetch failed|network|econn|socket|response from model|serialization"
-    r"|in trouble"
+    r"|in trouble|high demand"
 )
 
 
@@ -172,6 +175,8 @@ class JsonReader:
         words = self.error or ("" if good else _last(stderr))
         told = words if self.lines else f"{words}\n{stderr}"
         reason = "" if good else self.reason or reason_of(told, self.status, code, self.lines)
+        if reason == "no_result" and self.error and not self.reason:
+            reason = "api_error"  # what a program tells of as its own error is its model's nearly always
         if good and not self.text.strip():
             reason = "empty"
         return Ending(good, self.text.strip(), reason, "" if good else words, self.status, self.session, self.turns,

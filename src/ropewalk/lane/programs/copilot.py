@@ -9,7 +9,6 @@ import msgspec
 from ropewalk.lane.adapter import Event, Launch, Start
 from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, part, said
 
-
 _EFFORT = ("low", "medium", "high", "max")
 
 

@@ -167,7 +167,7 @@ class QwenReader(JsonReader):
         return []
 
     def _result(self, found: dict[str, Any]) -> list[Event]:
-        self.done, self.failed = True, bool(found.get("is_error"))
+        self.done, self.failed = True, found.get("is_error") is not False
         self.turns = number(found.get("num_turns")) or self.turns
         usage = found.get("usage") or {}
         cached = number(part(usage, "cache_read_input_tokens"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import sys
 from typing import Any
 
@@ -37,6 +38,12 @@ class Command(Program):
         self.install = f"install {self.program}, or name it with its path"
         slug = re.sub(r"[^a-z0-9._-]+", "-", os.path.basename(self.program).lower()).strip("-.")
         self.family = slug[:64] or "command"
+
+    def files(self, search: str) -> list[str]:
+        """Gives the files outside the system that its command line names, which a cage has to show."""
+        named = [shutil.which(self.program, path=search) or "", *(w for w in self.words[1:] if w.startswith("/"))]
+        found = [os.path.abspath(name) for name in named if name and os.path.isfile(name)]
+        return [name for name in found if not name.startswith(("/usr/", "/bin/", "/sbin/", "/lib"))]
 
     def launch(self, start: Start) -> Launch:
         """Gives how it is started; where a model is reached it is told in the variables that most programs know."""
@@ -120,6 +127,7 @@ class ScriptedReader(JsonReader):
             self.done, self.failed = True, found.get("ok") is False
             words = str(found.get("text") or "")
             if self.failed:
+                self.reason = "no_result"
                 return [self.fail(words), said("result", ok=False, text=words[:LINE])]
             self.text = words or self.text or "done"
         return [Event(kind if kind in _KINDS else "message", found)]

@@ -54,6 +54,11 @@ def get(name: str) -> Adapter:
     return _loaded(name, others[name])
 
 
+def reading(name: str) -> Adapter:
+    """Gives the adapter by which a lane that runs is read on; of one with a command line the name is enough."""
+    return get(f"{name}:{name}" if name in _WITH_WORDS else name)
+
+
 def _made(module: str, name: str) -> Callable[..., Adapter]:
     found: Callable[..., Adapter] = getattr(importlib.import_module(f"ropewalk.lane.programs.{module}"), name)
     return found

@@ -1,0 +1,310 @@
+"""Trees of another user: what our own commands do with them; checks in a cage; the tripwire."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.lane import cagekit, escapes
+from tests.lane.cagekit import IS_ROOT, caged, needed
+from tests.workspace.conftest import Bench
+
+from ropewalk.core.process import git_env
+from ropewalk.lane.cage import give, tripwire
+from ropewalk.lane.cage.checks import CagedChecks
+from ropewalk.lane.cage.room import UID
+from ropewalk.lane.cage.tripwire import Snapshot
+from ropewalk.store.store import Store
+from ropewalk.workspace import check, drive, snapshot
+from ropewalk.workspace.verdict import Verdict
+
+as_root = pytest.mark.skipif(not IS_ROOT, reason="another user's trees need root")
+
+
+@pytest.fixture
+def bench(store: Store, tmp_path: Path, clean: Mapping[str, str]) -> Bench:
+    return Bench(store, tmp_path, clean)
+
+
+# workspaces of the lane's user
+
+
+@as_root
+@pytest.mark.parametrize("overlay", ["never", "always"])
+def test_G8_G21_a_given_workspace_is_captured_snapshotted_landed_and_removed(bench: Bench, overlay: str) -> None:
+    needed("full")
+    try:
+        tree = bench.create(overlay=overlay, shared=str(bench.data / "shared"))
+    except Exception as error:
+        if overlay == "always" and "overlay" in str(error):
+            pytest.skip("no overlays here")
+        raise
+    given = give.give(str(tree), UID)
+    assert given.entries > 10 and given.copies == 0
+    where = cagekit.room(bench.folder, UID)._replace(
+        workspace=str(tree), objects=os.path.join(bench.store.layout.repo, "objects")
+    )
+    give.open_objects(where.objects)
+    script = (
+        "set -e; git status --short; echo new > new; echo more >> README.md; mkfifo fifo; ln -s /etc/passwd link;"
+        "mkdir -m 0 closed; mkdir -m 700 own; echo x > own/f; chmod 600 own/f; git add new; git commit -qm mine"
+    )
+    done = caged("full", where, ["/bin/sh", "-c", script])
+    assert done.returncode == 0, done
+    assert bench.changes() == {"README.md": "modified", "new": "added", "own/f": "added", "link": "added"}
+    assert (tree / "new").stat().st_uid == UID
+    assert snapshot.take_held(bench.store, "one", "person/me", "in a test") is not None
+    bench.land()
+    assert bench.tree()["new"][1] == b"new\n" and bench.tree()["link"][1] == b"/etc/passwd"
+    bench.publish({"src/b.py": "other\n"})
+    bench.rebase()
+    give.give(str(tree), UID)  # what our commands wrote is the lane's again
+    done = caged("full", where, ["/bin/sh", "-c", "git status --short && echo again >> src/b.py && rm -rf closed"])
+    assert done.returncode == 0, done
+    assert bench.changes() == {"src/b.py": "modified"}
+    give.take_back(str(tree), UID)
+    assert (tree / "new").stat().st_uid == 0
+    bench.delete(force=True)
+    assert not tree.exists()
+
+
+def test_what_an_agent_plants_is_not_run_by_our_commands(bench: Bench, tmp_path: Path) -> None:
+    """Hooks, monitors, filters, aliases and included files of the agent's own repository (G21)."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "canary").write_text("canary\n")
+    tree = bench.create()
+    before = os.getcwd()
+    os.chdir(tree)
+    try:
+        escapes.plant(str(outside))
+        (tree / "new").write_text("new\n")
+    finally:
+        os.chdir(before)
+    assert bench.changes()["new"] == "added"
+    assert snapshot.take_held(bench.store, "one", "person/me", "in a test") is not None
+    bench.land()
+    bench.publish({"src/b.py": "other\n"})
+    bench.rebase()
+    bench.delete(force=True)
+    assert (outside / "canary").read_text() == "canary\n"
+
+
+# checks
+
+
+def verdict(store: Store, tree: str, script: str, folder: Path, seconds: float = 30) -> Verdict:
+    """Runs a check in a cage to its end."""
+    cage = CagedChecks(os.path.join(store.layout.repo, "objects"))
+    how = drive.orders(["/bin/sh", "-c", script], seconds, str(folder), cage=cage)
+    running = check.Running(store, tree, how.command, how.env, check.new_place(str(folder)), how.policy, how.cage)
+    while (found := running.poll()) is None:
+        time.sleep(0.02)
+    assert not os.path.exists(running.place)
+    return found
+
+
+def test_a_check_in_a_cage_has_its_tree_and_nothing_else(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed("full")
+    monkeypatch.setenv("NPM_TOKEN", "hunter2")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://me:hunter2@example.org/simple")
+    monkeypatch.setenv("CFLAGS", "-O1")
+    canary = tmp_path / "canary"
+    canary.write_text("canary\n")
+    tree = bench.store.objects.commit(bench.head()).tree
+    script = (
+        "test -f README.md && git log -1 --format=%s && git status --short && echo x > made && echo x > /tmp/x"
+        f" && ! test -e {canary} && ! env | grep hunter2 && test $CFLAGS = -O1"
+        " && ! test -e /sys && test $HOME = /lane && ! (echo x > /dev/tcp/127.0.0.1/80) 2>/dev/null"
+    )
+    found = verdict(bench.store, tree, script, tmp_path / "checks")
+    assert found.kind == "passed", found
+    failed = verdict(bench.store, tree, "echo no; exit 3", tmp_path / "checks")
+    assert (failed.kind, failed.code, failed.output) == ("failed", 3, "no\n")
+    began = time.monotonic()
+    hung = verdict(bench.store, tree, "setsid sleep 300 & sleep 300", tmp_path / "checks", 1)
+    assert (hung.kind, hung.reason) == ("infrastructure", "timeout") and time.monotonic() - began < 20
+    assert canary.read_text() == "canary\n"
+
+
+def test_a_cage_that_does_not_start_is_no_fault_of_the_check(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed("full")
+    monkeypatch.setattr("ropewalk.lane.cage.checks.rooms.tool_folders", lambda program, search: ["/no/such/folder"])
+    tree = bench.store.objects.commit(bench.head()).tree
+    found = verdict(bench.store, tree, "true", tmp_path / "checks")
+    assert (found.kind, found.reason) == ("infrastructure", "cage") and "bwrap" in found.output
+
+
+def test_a_result_from_a_cage_is_not_one_from_without(bench: Bench, tmp_path: Path) -> None:
+    needed("full")
+    cage = CagedChecks(os.path.join(bench.store.layout.repo, "objects"))
+    one = drive.orders(["true"], 1.0, str(tmp_path)).command
+    two = drive.orders(["true"], 1.0, str(tmp_path), cage=cage).command
+    assert check.key("0" * 40, one) != check.key("0" * 40, two)
+
+
+# the tripwire
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Makes a checkout with a commit, a change, a file of its own, a hook and a branch."""
+    folder = tmp_path / "checkout"
+    for words in (["init", "-q", "-b", "main", str(folder)], ["-C", str(folder), "config", "user.email", "me@x"],
+                  ["-C", str(folder), "config", "user.name", "me"]):  # fmt: skip
+        subprocess.run(["git", *words], check=True, env=git_env())
+    (folder / "a.txt").write_text("a\n")
+    (folder / "b.txt").write_text("b\n")
+    (folder / ".gitignore").write_text("ignored/\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "first")
+    git(folder, "branch", "side")
+    (folder / "b.txt").write_text("b, changed\n")
+    (folder / "untracked").write_text("mine alone\n")
+    (folder / "run").write_text("#!/bin/sh\n")
+    (folder / "run").chmod(0o755)
+    (folder / "link").symlink_to("a.txt")
+    (folder / "ignored").mkdir()
+    hook = folder / ".git" / "hooks" / "pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 0\n")
+    hook.chmod(0o755)
+    return folder
+
+
+def git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *words], check=True, env=git_env(), capture_output=True, text=True)
+    return done.stdout
+
+
+def recorded(checkout: Path, tmp_path: Path, *canaries: Path, most: int = tripwire.MOST) -> Snapshot:
+    """Records a checkout and carries the record over a process's end, as a supervisor has to."""
+    made = tripwire.record(str(checkout), str(tmp_path / "copies"), [str(one) for one in canaries], most)
+    return msgspec.json.decode(msgspec.json.encode(made), type=Snapshot)
+
+
+def everything(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Gives what is in a checkout and in its repository, without objects and logs."""
+    found = {}
+    for place, folders, names in os.walk(folder):
+        if place.endswith(".git"):
+            folders[:] = [name for name in folders if name not in ("objects", "logs")]
+        for name in names:
+            path = Path(place, name)
+            content = os.readlink(path).encode() if path.is_symlink() else path.read_bytes()
+            found[str(path.relative_to(folder))] = (path.lstat().st_mode, content)
+    return found
+
+
+def test_a_checkout_that_nobody_touched_is_as_it_was(checkout: Path, tmp_path: Path) -> None:
+    was = recorded(checkout, tmp_path, tmp_path / "not-there")
+    assert tripwire.compare(was) == []
+    index = (checkout / ".git" / "index").read_bytes()
+    (checkout / "a.txt").touch()
+    subprocess.run(["git", "-C", str(checkout), "status"], check=True, env={"PATH": os.environ["PATH"], "HOME": "/"})
+    assert (checkout / ".git" / "index").read_bytes() != index  # it says the same
+    git(checkout, "pack-refs", "--all")
+    (checkout / "a.txt").touch()
+    (checkout / "ignored" / "output").write_text("of a build\n")
+    assert tripwire.compare(was) == []
+
+
+def test_what_an_escape_changed_is_named_and_put_back(checkout: Path, tmp_path: Path) -> None:
+    canary, gone = tmp_path / "canary", tmp_path / "not-there"
+    canary.write_text("canary\n")
+    canary.chmod(0o640)
+    before = everything(checkout)
+    was = recorded(checkout, tmp_path, canary, gone)
+    (checkout / "a.txt").write_text("evil\n")
+    (checkout / "b.txt").unlink()
+    (checkout / "untracked").write_text("evil\n")
+    (checkout / "run").chmod(0o644)
+    (checkout / "link").unlink()
+    (checkout / "link").symlink_to("/etc/passwd")
+    (checkout / "planted").write_text("evil\n")
+    (checkout / ".git" / "hooks" / "pre-commit").write_text("#!/bin/sh\nevil\n")
+    (checkout / ".git" / "hooks" / "post-checkout").write_text("#!/bin/sh\nevil\n")
+    git(checkout, "config", "core.fsmonitor", "evil")
+    git(checkout, "update-ref", "refs/heads/planted", "HEAD")
+    git(checkout, "branch", "-D", "side")
+    git(checkout, "symbolic-ref", "HEAD", "refs/heads/planted")
+    git(checkout, "-c", "core.fsmonitor=false", "add", "planted")
+    git(checkout, "-c", "core.fsmonitor=false", "worktree", "add", "-q", str(tmp_path / "tree"), "HEAD")
+    canary.write_text("evil\n")
+    gone.write_text("evil\n")
+    found = tripwire.compare(was)
+    named = {(one.area, one.path, one.how) for one in found}
+    assert {
+        ("tree", "a.txt", "changed"), ("tree", "b.txt", "gone"), ("tree", "untracked", "changed"),
+        ("tree", "run", "changed"), ("tree", "link", "changed"), ("tree", "planted", "made"),
+        ("git", "hooks/pre-commit", "changed"), ("git", "hooks/post-checkout", "made"), ("git", "config", "changed"),
+        ("git", "refs/heads/planted", "made"), ("git", "refs/heads/side", "gone"), ("git", "HEAD", "changed"),
+        ("git", "index", "changed"), ("canary", "canary", "changed"), ("canary", "not-there", "made"),
+        ("git", "worktrees/tree/gitdir", "made"),
+    } <= named  # fmt: skip
+    done = tripwire.restore(was, found)
+    assert not done.left
+    assert tripwire.compare(was) == []
+    passing = (".git/COMMIT_EDITMSG", ".git/worktrees/tree/")
+    after = {name: one for name, one in everything(checkout).items() if not name.startswith(passing)}
+    assert after == before
+    assert (canary.read_text(), stat.S_IMODE(canary.stat().st_mode), gone.exists()) == ("canary\n", 0o640, False)
+    assert {path.read_text() for path in Path(done.aside, "canary").iterdir()} == {"evil\n"}
+    assert git(checkout, "status", "--short") != ""
+    git(checkout, "fsck", "--strict")
+
+
+def test_what_has_no_copy_is_named(checkout: Path, tmp_path: Path) -> None:
+    (checkout / "big").write_bytes(os.urandom(200_000))
+    was = recorded(checkout, tmp_path, most=100_000)
+    (checkout / "big").write_text("evil\n")
+    (checkout / "a.txt").write_text("evil\n")
+    done = tripwire.restore(was, tripwire.compare(was))
+    assert [(one.path, why) for one, why in done.left] == [("big", "no copy of it was kept")]
+    assert [one.path for one in done.put_back] == ["a.txt"] and (checkout / "a.txt").read_text() == "a\n"
+    shutil.rmtree(tmp_path / "copies")
+    (checkout / "untracked").write_text("evil\n")
+    done = tripwire.restore(was, [one for one in tripwire.compare(was) if one.path == "untracked"])
+    assert [why for _, why in done.left] == ["its copy is gone"] and (checkout / "untracked").read_text() == "evil\n"
+
+
+def test_nothing_is_put_back_through_a_link(checkout: Path, tmp_path: Path) -> None:
+    (checkout / "folder").mkdir()
+    (checkout / "folder" / "file").write_text("mine\n")
+    was = recorded(checkout, tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.rmtree(checkout / "folder")
+    (checkout / "folder").symlink_to(elsewhere)
+    done = tripwire.restore(was, tripwire.compare(was))
+    assert not done.left and not list(elsewhere.iterdir())
+    assert (checkout / "folder" / "file").read_text() == "mine\n" and not (checkout / "folder").is_symlink()
+
+
+def test_a_folder_without_git_and_a_linked_worktree_are_watched(checkout: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    (plain / "sub").mkdir(parents=True)
+    (plain / "sub" / "file").write_text("x\n")
+    was = recorded(plain, tmp_path)
+    (plain / "sub" / "file").write_text("evil\n")
+    assert [one.path for one in tripwire.compare(was)] == ["sub/file"]
+    linked = tmp_path / "linked"
+    git(checkout, "worktree", "add", "-q", str(linked), "side")
+    was = recorded(linked, tmp_path)
+    assert tripwire.compare(was) == []
+    git(linked, "-c", "user.name=x", "-c", "user.email=x", "commit", "-q", "--allow-empty", "-m", "evil")
+    (linked / "a.txt").write_text("evil\n")
+    found = tripwire.compare(was)
+    assert {"refs/heads/side", "a.txt"} <= {one.path for one in found}
+    assert not tripwire.restore(was, found).left and tripwire.compare(was) == []
