@@ -47,6 +47,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str = ""
     sign: tuple[int, int, int] = (0, 0, 0)
     kept: Kept = "none"
+    owner: tuple[int, int] = (0, 0)
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -120,7 +121,7 @@ def compare(was: Snapshot) -> list[Difference]:
         now = _look(place.root, names, place.entries, None)
         for name in sorted(now):
             before, after = place.entries.get(name, Entry(0)), now[name]
-            if (before.mode, before.id) == (after.mode, after.id) or (
+            if (before.mode, before.id, before.owner) == (after.mode, after.id, after.owner) or (
                 place.area == "git" and (_is_passing(name) or (same_refs and _is_ref(name)))
             ):
                 continue
@@ -170,17 +171,28 @@ def _put_back(was: Snapshot, one: Difference, entry: Entry, aside: str) -> str:
             files.remove(path)
         elif stat.S_ISLNK(entry.mode):
             files.put_link(path, data)
+            _own(files, path, entry)
         else:
             files.put(path, data, mode=0o600)
-            above, _, name = path.rpartition(b"/")
-            fd = files.folder(above)
-            if fd is not None:
-                made = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-                try:
-                    os.fchmod(made, stat.S_IMODE(entry.mode))
-                finally:
-                    os.close(made)
+            _own(files, path, entry)
     return ""
+
+
+def _own(files: Files, path: bytes, entry: Entry) -> None:
+    """Gives a file that was put back its owner and its mode."""
+    above, _, name = path.rpartition(b"/")
+    fd = files.folder(above)
+    there = files.stat(path)
+    if fd is None or there is None:
+        return
+    if (there.st_uid, there.st_gid) != entry.owner:
+        os.chown(name, *entry.owner, dir_fd=fd, follow_symlinks=False)
+    if stat.S_ISREG(entry.mode):
+        made = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+        try:
+            os.fchmod(made, stat.S_IMODE(entry.mode))
+        finally:
+            os.close(made)
 
 
 def _set_aside(files: Files, path: bytes, folder: str) -> bool:
@@ -252,7 +264,7 @@ def _look(
             if there is None:
                 found[text] = Entry(0)
                 continue
-            sign = (there.st_ino, there.st_mtime_ns, there.st_ctime_ns)
+            sign, owner = (there.st_ino, there.st_mtime_ns, there.st_ctime_ns), (there.st_uid, there.st_gid)
             before = known.get(text)
             if before is not None and (before.sign, before.size, before.mode) == (sign, there.st_size, there.st_mode):
                 found[text] = before
@@ -261,14 +273,14 @@ def _look(
             if data is None:
                 # a folder's contents count, not its times; what is too large to read counts by its stat data
                 oid = "" if stat.S_ISDIR(there.st_mode) else f"{there.st_size}-{sign}"
-                found[text] = Entry(there.st_mode, there.st_size, oid, sign)
+                found[text] = Entry(there.st_mode, there.st_size, oid, sign, owner=owner)
                 continue
             oid, kept = object_id("blob", data), "none"
             if objects is not None and objects.get(name) == oid:
                 kept = "object"
             elif budget is not None:
                 kept = budget.keep(oid, data)
-            found[text] = Entry(there.st_mode, there.st_size, oid, sign, kept)  # type: ignore[arg-type]
+            found[text] = Entry(there.st_mode, there.st_size, oid, sign, kept, owner)  # type: ignore[arg-type]
     return found
 
 
