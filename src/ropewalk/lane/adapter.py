@@ -27,11 +27,15 @@ class Endpoint(NamedTuple):
 
 
 class McpServer(NamedTuple):
-    """Is a tool server over HTTP that the program is to offer on its first turn, with headers it sends."""
+    """Is a tool server over HTTP that the program is to offer on its first turn, with headers it sends.
+
+    `tools` are those that the model has to see then; without them nothing is looked for.
+    """
 
     name: str
     url: str
     headers: Mapping[str, str]
+    tools: tuple[str, ...] = ()
 
 
 class Start(NamedTuple):
@@ -154,6 +158,11 @@ class Adapter(Protocol):
     @property
     def prompt_max(self) -> int:
         """Gives how many bytes of prompt it takes; longer ones are a file that a short prompt names (G16)."""
+        ...
+
+    @property
+    def offers_tools(self) -> bool:
+        """Says whether its model sees the tools of servers on the first turn; others hide them, or take none."""
         ...
 
     @property

@@ -65,6 +65,8 @@ def argv(room: Room, words: Sequence[str], env: Mapping[str, str]) -> list[str]:
     for outside, inside in doors:
         if outside:
             line += ["--ro-bind", outside, inside]
+    if room.door:
+        line += ["--ro-bind", os.path.join(room.door, "bin"), f"{OURS}/bin"]
     line += ["--remount-ro", "/", "--chdir", "/"]
     for name, value in env.items():
         line += ["--setenv", name, value]
@@ -81,6 +83,8 @@ def _inside(room: Room) -> list[str]:
         words += ["--namespaces"]
     if room.network == "gateway" and room.gateway:
         words += ["--bridge", str(rooms.BRIDGE_PORT), f"{DOOR}/gateway/gateway.sock"]
+    if room.network != "open" and room.door:
+        words += ["--bridge", str(rooms.DOOR_PORT), f"{DOOR}/lane/door.sock"]
     return words
 
 

@@ -1,9 +1,9 @@
-"""The first program in a cage: it gives up root, opens the bridge to the gateway, and runs the agent.
+"""The first program in a cage: it gives up root, opens the bridges to the gateway and the door, and runs the agent.
 
 It runs on a bare Python (`-I -S`) and imports nothing of ours but what lies beside it, because the rest is not in the
-cage. The bridge listens on the cage's own loopback address and passes every connection to the gateway's socket; while
-the gateway starts anew it tries again for a minute. It ends as the agent ends, and with it all that is left in the
-cage.
+cage. The bridges listen on the cage's own loopback address and pass every connection on to a socket; while what
+listens there starts anew they try again for a minute. They end as the agent ends, and with them all that is left in
+the cage.
 """
 
 import os
@@ -19,15 +19,16 @@ CHUNK = 65536
 
 
 def main(argv: list[str]) -> int:
-    """Runs `inside.py [--uid N] [--cwd FOLDER] [--bridge PORT SOCKET] [--namespaces] -- WORDS…`."""
+    """Runs `inside.py [--uid N] [--cwd FOLDER] [--bridge PORT SOCKET]… [--namespaces] -- WORDS…`."""
     uid: int | None = None
     namespaces, cwd = False, "/"
-    bridge: tuple[int, str] | None = None
+    bridges: list[tuple[socket.socket, str]] = []
     while argv and argv[0] != "--":
         if argv[0] == "--uid":
             uid, argv = int(argv[1]), argv[2:]
         elif argv[0] == "--bridge":
-            bridge, argv = (int(argv[1]), argv[2]), argv[3:]
+            bridges.append((listening(int(argv[1])), argv[2]))
+            argv = argv[3:]
         elif argv[0] == "--cwd":
             cwd, argv = argv[1], argv[2:]
         elif argv[0] == "--namespaces":
@@ -36,15 +37,6 @@ def main(argv: list[str]) -> int:
             sys.stderr.write(f"inside.py: what is {argv[0]!r}?\n")
             return 2
     words = argv[1:]
-    listening = None
-    if bridge is not None:
-        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # its connections inherit it: an answer comes in small parts, and each would wait 40 ms for the one before
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listening.bind(("127.0.0.1", bridge[0]))
-        listening.listen(128)
-        os.set_inheritable(listening.fileno(), False)
     if not close(uid, namespaces, cwd):
         return 126
     os.umask(0o022)
@@ -61,13 +53,24 @@ def main(argv: list[str]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, passing)
-    if listening is None or bridge is None:
+    if not bridges:
         return ended(child)
     # the agent keeps the streams; a bridge that keeps them too would hold them open
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
         os.dup2(null, fd)
-    return Bridge(listening, bridge[1], child).run()
+    return Bridge(bridges, child).run()
+
+
+def listening(port: int) -> socket.socket:
+    """Gives a socket that listens on the cage's loopback address; no child inherits it."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # its connections inherit it: an answer comes in small parts, and each would wait 40 ms for the one before
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    made.bind(("127.0.0.1", port))
+    made.listen(128)
+    return made
 
 
 def close(uid: int | None, namespaces: bool, cwd: str) -> bool:
@@ -114,13 +117,14 @@ def code_of(status: int) -> int:
 
 
 class Bridge:
-    """Passes bytes between connections of the cage and the gateway, until the agent ends."""
+    """Passes bytes between connections of the cage and the sockets outside, until the agent ends."""
 
-    def __init__(self, listening: socket.socket, path: str, child: int) -> None:
-        self.listening, self.path, self.child = listening, path, child
+    def __init__(self, bridges: list[tuple[socket.socket, str]], child: int) -> None:
+        self.paths, self.child = dict(bridges), child
         self.selector = selectors.DefaultSelector()
-        self.selector.register(listening, selectors.EVENT_READ)
-        self.pending: list[tuple[socket.socket, float]] = []
+        for one in self.paths:
+            self.selector.register(one, selectors.EVENT_READ)
+        self.pending: list[tuple[socket.socket, str, float]] = []
         wake, self.woken = os.pipe()
         os.set_blocking(wake, False)
         os.set_blocking(self.woken, False)
@@ -142,9 +146,9 @@ class Bridge:
                 if pid == self.child:
                     return code_of(status)
             for key, mask in self.selector.select(0.2 if self.pending else 5.0):
-                if key.fileobj is self.listening:
-                    made, _ = self.listening.accept()
-                    self.pending.append((made, time.monotonic() + RETRY_SECONDS))
+                if isinstance(key.fileobj, socket.socket) and key.fileobj in self.paths:
+                    made, _ = key.fileobj.accept()
+                    self.pending.append((made, self.paths[key.fileobj], time.monotonic() + RETRY_SECONDS))
                 elif key.fileobj == self.wake:
                     try:
                         os.read(self.wake, 4096)
@@ -156,18 +160,18 @@ class Bridge:
             self.connect()
 
     def connect(self) -> None:
-        """Leads waiting connections to the gateway, if it is there."""
+        """Leads waiting connections to where they are for, if it is there."""
         waiting, self.pending = self.pending, []
-        for made, until in waiting:
+        for made, path, until in waiting:
             there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                there.connect(self.path)
+                there.connect(path)
             except OSError:
                 there.close()
                 if time.monotonic() > until:
                     made.close()
                 else:
-                    self.pending.append((made, until))
+                    self.pending.append((made, path, until))
                 continue
             Pair(self.selector, made, there)
 

@@ -136,8 +136,8 @@ def main(argv: list[str]) -> int:
     return 127
 
 
-def argv(room: Room, words: Sequence[str], port: int = 0, most: int = _LATEST) -> list[str]:
-    """Gives the command line that runs words in a room at level `files`, with the gateway's port on the host.
+def argv(room: Room, words: Sequence[str], ports: Sequence[int] = (), most: int = _LATEST) -> list[str]:
+    """Gives the command line that runs words in a room at level `files`; `ports` are the gateway's and the door's.
 
     It wants its environment given beside it. `most` is the highest ABI to use.
     """
@@ -149,13 +149,14 @@ def argv(room: Room, words: Sequence[str], port: int = 0, most: int = _LATEST) -
         line += ["--uid", str(room.uid)]
     if room.own_sandbox:
         line += ["--namespaces"]
-    if room.network == "gateway" and port:
-        line += ["--tcp", str(port)]
+    if room.network == "gateway":
+        for port in ports:
+            line += ["--tcp", str(port)]
     rw = [room.workspace, room.home, room.tmp, *(f"/dev/{name}" for name in _DEV)]
     if room.uid is not None:
         rw += ["/dev/ptmx", "/dev/pts"]  # terminals of others are not this user's
     system = [f"/{name}" for name in ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "proc")]
-    ro = [*system, *rooms.etc(), *room.tools, *([room.objects] if room.objects else [])]
+    ro = [*system, *rooms.etc(), *room.tools, *(one for one in (room.objects, room.door) if one)]
     for flag, names in (("--rw", rw), ("--ro", ro)):
         for name in names:
             if os.path.exists(name):

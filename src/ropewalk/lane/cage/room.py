@@ -17,7 +17,7 @@ HOME, OBJECTS, WORK, DOOR, OURS = "/lane", "/objects", "/work", "/door", "/ropew
 UID = 61_184
 """Is the user that lanes run as where the supervisor is root; no account has it."""
 
-BRIDGE_PORT = 8099
+BRIDGE_PORT, DOOR_PORT = 8099, 8098
 _ETC = (
     "passwd", "group", "nsswitch.conf", "resolv.conf", "hosts", "host.conf", "ssl", "ca-certificates", "pki",
     "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "timezone", "alternatives", "mime.types", "os-release",

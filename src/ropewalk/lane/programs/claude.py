@@ -25,6 +25,7 @@ class Claude(Program):
     node = "22"
     wires = ("anthropic",)
     prompt_max = 9_000_000
+    offers_tools = True
     volatile = {"anthropic": ("metadata", "system", "messages.*.content.*.cache_control")}
 
     def launch(self, start: Start) -> Launch:

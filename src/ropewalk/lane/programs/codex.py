@@ -23,6 +23,7 @@ class Codex(Program):
     node = "20"
     wires = ("responses",)
     prompt_max = 900_000
+    offers_tools = True
     volatile = {"responses": ("client_metadata", "prompt_cache_key", "input.*.id", "include", "reasoning.summary")}
 
     def launch(self, start: Start) -> Launch:

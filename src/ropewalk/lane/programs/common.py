@@ -47,6 +47,7 @@ class Program:
     node = ""
     wires: tuple[Wire, ...] = ()
     prompt_max = 200_000
+    offers_tools = False
     volatile: Mapping[str, Sequence[str]] = {}
     rejects = r"unknown (option|argument|flag)|unexpected argument|unrecogni[sz]ed|invalid (option|value)|error: option"
 

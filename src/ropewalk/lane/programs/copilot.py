@@ -24,6 +24,7 @@ class Copilot(Program):
     node = "22"
     wires = ("chat",)
     prompt_max = 100_000
+    offers_tools = True
 
     def launch(self, start: Start) -> Launch:
         """Gives how it is started; without a prompt among its words it reads one from its input."""

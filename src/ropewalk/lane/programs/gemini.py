@@ -25,6 +25,7 @@ class Gemini(Program):
     node = "20"
     wires = ("gemini",)
     prompt_max = 100_000
+    offers_tools = True
 
     def launch(self, start: Start) -> Launch:
         """Gives how it is started."""

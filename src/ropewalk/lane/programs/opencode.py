@@ -20,6 +20,7 @@ class Opencode(Program):
     memory = 530
     wires = ("chat", "anthropic")
     prompt_max = 100_000
+    offers_tools = True
     volatile = {"chat": ("user",)}
 
     def launch(self, start: Start) -> Launch:
