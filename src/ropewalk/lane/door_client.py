@@ -98,9 +98,8 @@ def say(method: str, params: dict[str, object]) -> dict[str, object]:
 def shown(result: dict[str, object]) -> str:
     """Gives a tool's words; of a file its content."""
     data = result.get("structuredContent")
-    if isinstance(data, dict) and not result.get("isError"):
-        if isinstance(data.get("content"), str) and data.get("encoding") == "utf-8":
-            return str(data["content"])
+    if isinstance(data, dict) and isinstance(data.get("content"), str) and data.get("encoding") == "utf-8":
+        return str(data["content"])
     parts = result.get("content")
     assert isinstance(parts, list)
     return "\n".join(str(part.get("text", "")) for part in parts)

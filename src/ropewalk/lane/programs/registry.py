@@ -87,6 +87,6 @@ def _loaded(name: str, value: str) -> Adapter:
 
 
 _NEEDED = (
-    "name", "family", "program", "install", "tested", "memory", "node", "wires", "prompt_max", "offers_tools", "volatile",
-    "version", "launch", "reader", "steer", "interrupt", "explain",
+    "name", "family", "program", "install", "tested", "memory", "node", "wires", "prompt_max", "offers_tools",
+    "volatile", "version", "launch", "reader", "steer", "interrupt", "explain",
 )  # fmt: skip
