@@ -53,23 +53,25 @@ SOME = ("write", "shell", "e401", "e500", "stall", "cancel", "resume", "lost")
 PLAN: dict[str, tuple[str, ...]] = {
     "claude": (*ALL, "steer", "interrupt", "tools"),
     "codex": (*ALL, "tools"),
-    "grok": ALL,
+    "grok": (*ALL, "tools-asked"),
     "pi": ALL,
     "gemini": (*SOME, "tools"),
-    "qwen": SOME,
+    "qwen": (*SOME, "tools-asked"),
     "copilot": (*SOME, "tools"),
     "opencode": (*SOME, "tools"),
     "acp-grok": ("write", "shell", "e401", "stall", "cancel", "interrupt", "tools-asked"),
     "acp-gemini": ("write", "e401", "cancel", "interrupt"),
-    "acp-opencode": ("write", "steer", "interrupt"),
+    "acp-copilot": ("e401", "steer"),
+    "acp-opencode": ("steer", "interrupt"),
 }
 """Is what is tried: all situations for the quick programs, some for those that take ten seconds to start."""
 
-SLOW = ("opencode", "copilot", "acp-opencode", "qwen")
+SLOW = ("opencode", "acp-opencode", "copilot", "acp-copilot", "qwen")
 
 ACP = {
     "acp-grok": ("grok", "acp:grok agent stdio"),
     "acp-gemini": ("gemini", "acp:gemini --acp --approval-mode yolo --skip-trust"),
+    "acp-copilot": ("copilot", "acp:copilot --acp --allow-all-tools --allow-all-paths"),
     "acp-opencode": ("opencode", "acp:opencode acp"),
 }
 """Are the rows that speak the Agent Client Protocol: the program to install, and the harness."""

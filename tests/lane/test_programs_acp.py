@@ -199,6 +199,18 @@ def test_a_failure_has_its_reason(tmp_path: Path, body: str, reason: str) -> Non
     assert (ending.ok, ending.reason) == (False, reason), ending
 
 
+def test_an_error_that_comes_as_words_is_one(tmp_path: Path) -> None:
+    """Copilot ends its turn well whatever its model's provider said."""
+    words = "Info: Request failed. Retrying...Error: Authentication failed with provider (HTTP 401)."
+    line = json.dumps({"event": "result", "ok": True, "text": words, "stop": "end_turn"}).encode()
+    for harness, ok in (("acp:copilot --acp", False), ("acp:gemini --acp", True)):
+        reader = registry.get(harness).reader()
+        reader.line(line)
+        ending = reader.ending(0, "")
+        assert ending.ok is ok
+        assert ending.reason == ("" if ok else "authentication")
+
+
 def test_a_good_end_without_words_is_empty(tmp_path: Path) -> None:
     talk = Talk(tmp_path, agent(tmp_path, 'say(id=number, result={"stopReason": "end_turn"})'))
     talk.until("result")

@@ -36,6 +36,7 @@ VERSION_SECONDS = 30.0
 TURN = Limits(seconds=180.0, turns=3, requests=8)
 _WAITS = Waits(first_byte=60.0, between=30.0, tool=60.0, neither=90.0, grace=5.0)
 _PROMPT = "Answer with the single word ready. Use no tool."
+_AT_ONCE = 4
 _SPARE = 1 << 30
 """Is how much memory is left to the machine, in bytes, when lanes are counted."""
 
@@ -91,15 +92,18 @@ def examine(
     wanted: Sequence[str], *, search: str, caller: Mapping[str, str], folder: str, level: Level = "full",
     live: Live | None = None,
 ) -> Report:  # fmt: skip
-    """Gives how this machine stands for lanes.
+    """Gives how this machine stands for lanes; some programs are looked at at once, since most take a second to start.
 
     `wanted` are the harnesses asked for by name; without any, all that ropewalk knows are looked at, and one that is
     not installed is no failure. `search` is the PATH of lanes, `folder` where they will be. Raises nothing for what it
     finds: that is in the report.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     memory = _memory()
     named = list(dict.fromkeys(wanted)) or list(registry.PROGRAMS)
-    found = tuple(_harness(name, bool(wanted), search, caller, memory, live) for name in named)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = tuple(pool.map(lambda name: _harness(name, bool(wanted), search, caller, memory, live), named))
     machine = (*_cages(level), _disk(folder), memory, *_none_there(found, bool(wanted)))
     statuses = [*(one.status for one in found), *(one.status for one in machine)]
     worst = max(statuses, key=_ORDER.index)

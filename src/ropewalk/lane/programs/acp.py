@@ -31,6 +31,9 @@ _LONELY = ("codex-acp",)
 """Are programs that never answer a word which they were told in mid-run: only the first answer counts."""
 
 
+_ERROR = re.compile(r"(?:\A|Retrying\.\.\.)\s*Error: (.*)\Z", re.DOTALL)
+
+
 class Acp(Program):
     """Is an agent behind a command line such as `gemini --acp`; it can be told more, and stopped, in mid-run."""
 
@@ -81,7 +84,7 @@ class Acp(Program):
 
     def reader(self) -> Reader:
         """Gives a reader for one run."""
-        return Reader()
+        return Reader(errors_as_words=self.base.name == "copilot")
 
     def steer(self, text: str) -> bytes | None:
         """Gives another prompt; most agents hear it with their next request, some when they ended what they do."""
@@ -93,7 +96,11 @@ class Acp(Program):
 
 
 class Reader(JsonReader):
-    """Reads what our client tells."""
+    """Reads what our client tells; with `errors_as_words` an error of the model's comes as the agent's last words."""
+
+    def __init__(self, *, errors_as_words: bool = False) -> None:
+        super().__init__()
+        self._errors_as_words = errors_as_words
 
     def event(self, found: dict[str, Any]) -> list[Event]:
         """Gives what an object says."""
@@ -121,6 +128,9 @@ class Reader(JsonReader):
 
     def _result(self, found: dict[str, Any]) -> list[Event]:
         self.done, self.failed = True, found.get("ok") is not True
+        if self._errors_as_words and (error := _ERROR.search(str(found.get("text") or ""))):
+            found = {"text": error[1], "stop": "error"}
+            self.failed = True
         begun = self.answers()
         words, stop = str(found.get("text") or ""), str(found.get("stop") or "")
         if not self.failed:
