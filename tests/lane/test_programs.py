@@ -106,8 +106,8 @@ def test_a_stream_cut_anywhere_is_no_success(name: str) -> None:
         reader = registry.get(name).reader()
         for line in lines[:count]:
             reader.line(line)
-        assert not reader.ending(-9, "").ok
-        assert not reader.ending(1, "").ok
+        for code in (-9, 1, 0):
+            assert not reader.ending(code, "").ok
     for garbage in (b"", b"\xff\xfe", b"null", b"[1]", b'"x"', b'{"type":7}', b'{"type":"result"}', b"{" * 5000):
         reader = registry.get(name).reader()
         reader.line(garbage)
@@ -121,6 +121,19 @@ def test_an_answer_that_is_an_error_is_a_failure_whatever_its_subtype_says() -> 
     )
     ending = reader.ending(0, "")
     assert (ending.ok, ending.reason, ending.status) == (False, "api_error", 500)
+
+
+@pytest.mark.parametrize("name", [one for one in NAMES if one != "glm"])
+def test_G23_a_last_turn_without_words_is_told_and_no_failure(name: str) -> None:
+    kept = json.loads((FIXTURES / f"{name}-write.json").read_text(encoding="utf-8"))
+    reader = registry.get(name).reader()
+    for line in kept["lines"]:
+        text = json.dumps(line)
+        for words in ("FINAL-ANSWER: wrote hello.txt", "FINAL-ANSWER: wrote hell", "o.txt"):
+            text = text.replace(f'"{words}"', '""')
+        reader.line(text.encode())
+    ending = reader.ending(0, "")
+    assert (ending.ok, ending.reason, ending.text) == (True, "empty", "")
 
 
 def test_a_good_end_without_words_is_told() -> None:

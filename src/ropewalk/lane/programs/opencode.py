@@ -67,7 +67,7 @@ class Opencode(Program):
 
 
 class Reader(JsonReader):
-    """Reads its stream; there is no last record: it is good when it ended with a text and no error."""
+    """Reads its stream; there is no last record: it is good when its last step was to stop, without an error."""
 
     def event(self, found: dict[str, Any]) -> list[Event]:
         """Gives what an object says."""
@@ -77,7 +77,7 @@ class Reader(JsonReader):
             self.session = found["sessionID"]
             events.append(said("started", session=self.session))
         if kind == "text":
-            self.text, self.done = str(part(what, "text") or ""), True
+            self.text = str(part(what, "text") or "")
             events.append(said("message", text=self.text[:LINE]))
         elif kind == "tool_use":
             given = part(what, "state", "input") or {}
@@ -87,6 +87,7 @@ class Reader(JsonReader):
             events.append(said("tool_end", name=part(what, "tool"), ok=part(what, "state", "status") == "completed"))
         elif kind == "step_finish":
             events += self.turn()
+            self.done = part(what, "reason") == "stop"
             count = part(what, "tokens") or {}
             reasoning = number(part(count, "reasoning"))
             tokens = Tokens(number(part(count, "input")), number(part(count, "cache", "read")),
@@ -101,5 +102,5 @@ class Reader(JsonReader):
         return events
 
     def is_good(self, code: int) -> bool:
-        """Says whether it ended well: with exit code 0, a text, and no error."""
+        """Says whether it ended well: with exit code 0, a last step, and no error."""
         return code == 0 and self.done and not self.failed

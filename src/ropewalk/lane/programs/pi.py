@@ -108,5 +108,5 @@ class Reader(JsonReader):
         return events
 
     def is_good(self, code: int) -> bool:
-        """Says whether the last answer was a whole one with a text."""
-        return code == 0 and self._stop == "stop" and bool(self.text.strip())
+        """Says whether the last answer was a whole one; that it had no text is told beside it (G23)."""
+        return code == 0 and self._stop == "stop"
