@@ -65,10 +65,11 @@ def outside() -> Iterator[Path]:
 
 
 def hashed(folder: Path) -> dict[str, str]:
-    return {
-        str(path): f"{path.lstat().st_mode:o} " + (hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "")
-        for path in sorted(folder.rglob("*"))
-    }  # fmt: skip
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        found[str(path)] = f"{path.lstat().st_mode:o} {content}"
+    return found
 
 
 def steps(outside: Path, port: int) -> list[dict[str, Any]]:
@@ -161,3 +162,25 @@ def test_no_tool_of_a_program_gets_out(
             if path.is_file() and not path.is_symlink():
                 data = path.read_bytes()
                 assert b"hunter2" not in data and b"real-key" not in data, path
+
+
+def test_without_a_cage_the_same_tries_get_out(server: ModelServer, base: Path, outside: Path) -> None:
+    """Holds the test above to account: what it tries is real, and is seen."""
+    needed("grok")
+    before = hashed(outside)
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        server.add("escape", steps(outside, listening.getsockname()[1]))
+        up = settings.Upstream(server.url("grok-none", "escape"), "real-key")
+        admitted = settings.Lane("r/escape/1", upstreams=("up",), requests=60)
+        gateway = matrix.Gateway(base / "gateway", settings.Settings({"up": up}, {"token-escape": admitted}))
+        stack.callback(gateway.end)
+        found = Supervised(order("grok", "none", base, gateway))
+        found.start()
+        assert found.wait().state == "done"
+        listening.settimeout(5)
+        listening.accept()[0].close()
+    changed = {name for name, what in hashed(outside).items() if before.get(name) != what}
+    gone = before.keys() - hashed(outside).keys()
+    assert {str(outside / name) for name in ("made", "by-tool")} <= changed and str(outside / "checkout") in gone
+    assert (base / "work" / "found").read_text() == "secret hunter2\n"
