@@ -119,7 +119,7 @@ network = "gateway" if level == "files" else "none"
 where = rooms.Room(*(f"{base}/{n}" for n in ("work",)), "proj", *(f"{base}/{n}" for n in ("home", "tmp", "objects")),
                    network=network)
 env = rooms.environment(where, level, {}, "/usr/bin:/bin") | rooms.identity("cage/test")
-line = bubble.argv(where, words, env) if level == "full" else landlock.argv(where, words, [9])
+line = bubble.argv(where, words, env) if level == "full" else landlock.argv(where, words, 9)
 os.chdir(where.workspace)
 os.execve(line[0], line, env)
 """

@@ -98,7 +98,7 @@ def say(method: str, params: dict[str, object]) -> dict[str, object]:
 def shown(result: dict[str, object]) -> str:
     """Gives a tool's words; of a file its content."""
     data = result.get("structuredContent")
-    if isinstance(data, dict) and isinstance(data.get("content"), str) and data.get("encoding") == "utf-8":
+    if isinstance(data, dict) and isinstance(data.get("content"), str) and data.get("encoding") == "utf8":
         return str(data["content"])
     parts = result.get("content")
     assert isinstance(parts, list)

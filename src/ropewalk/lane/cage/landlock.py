@@ -136,8 +136,8 @@ def main(argv: list[str]) -> int:
     return 127
 
 
-def argv(room: Room, words: Sequence[str], ports: Sequence[int] = (), most: int = _LATEST) -> list[str]:
-    """Gives the command line that runs words in a room at level `files`; `ports` are the gateway's and the door's.
+def argv(room: Room, words: Sequence[str], port: int = 0, most: int = _LATEST) -> list[str]:
+    """Gives the command line that runs words in a room at level `files`, with the gateway's port on the host.
 
     It wants its environment given beside it. `most` is the highest ABI to use.
     """
@@ -150,8 +150,8 @@ def argv(room: Room, words: Sequence[str], ports: Sequence[int] = (), most: int 
     if room.own_sandbox:
         line += ["--namespaces"]
     if room.network == "gateway":
-        for port in ports:
-            line += ["--tcp", str(port)]
+        for one in (port, room.door_port):
+            line += ["--tcp", str(one)] if one else []
     rw = [room.workspace, room.home, room.tmp, *(f"/dev/{name}" for name in _DEV)]
     if room.uid is not None:
         rw += ["/dev/ptmx", "/dev/pts"]  # terminals of others are not this user's

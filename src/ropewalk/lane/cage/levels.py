@@ -44,17 +44,15 @@ def choose(wanted: Level) -> Level:
     )
 
 
-def argv(
-    level: Level, room: Room, words: Sequence[str], env: Mapping[str, str], port: int = 0, door: int = 0
-) -> list[str]:
-    """Gives the command line that runs words at a level; `port` is the gateway's on the host, `door` the door's.
+def argv(level: Level, room: Room, words: Sequence[str], env: Mapping[str, str], port: int = 0) -> list[str]:
+    """Gives the command line that runs words at a level; `port` is the gateway's on the host.
 
     In a full cage the environment is part of it; elsewhere whoever starts it gives the environment.
     """
     if level == "full":
         return bubble.argv(room, words, env)
     if level == "files":
-        return landlock.argv(room, words, [one for one in (port, door) if one])
+        return landlock.argv(room, words, port)
     return list(words)
 
 

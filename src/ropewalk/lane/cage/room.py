@@ -31,8 +31,8 @@ class Room(NamedTuple):
     """Is what a lane gets to see. All paths are the host's.
 
     `tools` are folders of programs outside `/usr` that are there read-only, `objects` the store's, `gateway` the folder
-    of the gateway's socket, `door` the folder of the lane's own. `uid` is who it runs as, where that is not the
-    supervisor itself.
+    of the gateway's socket, `door` the folder of the lane's own and `door_port` its port on the host. `uid` is who it
+    runs as, where that is not the supervisor itself.
     """
 
     workspace: str
@@ -46,6 +46,7 @@ class Room(NamedTuple):
     network: Network = "gateway"
     uid: int | None = None
     own_sandbox: bool = False
+    door_port: int = 0
 
     @property
     def inside(self) -> str:
