@@ -192,6 +192,12 @@ def test_G16_a_long_prompt_is_a_file_that_a_short_one_names(name: str) -> None:
     assert len(launch.stdin) < 4000
 
 
+def test_G16_a_plain_program_gets_all_of_its_prompt() -> None:
+    """It has no tool by which it would read a file that a prompt names."""
+    for name in ("command:./agent.sh", "scripted"):
+        assert launched(registry.get(name), "x" * 9_000_000).stdin.startswith(b"x" * 9_000_000)
+
+
 @pytest.mark.parametrize("name", [*NAMES, *PROTOCOL])
 def test_a_token_is_in_the_environment_or_a_file_of_the_home(name: str) -> None:
     launch = launched(registry.get(name))

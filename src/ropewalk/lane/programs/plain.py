@@ -14,7 +14,7 @@ import msgspec
 from ropewalk.core.errors import InvalidError
 from ropewalk.gateway.tokens import Tokens, Wire
 from ropewalk.lane.adapter import Ending, Event, Kind, Launch, Start
-from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, number, said
+from ropewalk.lane.programs.common import LINE, JsonReader, Program, number, said
 
 _KINDS: tuple[Kind, ...] = ("started", "message", "tool", "usage", "result", "error")
 
@@ -56,7 +56,7 @@ class Command(Program):
             }  # fmt: skip
         if start.model:
             env["ROPEWALK_MODEL"] = start.model
-        return Launch(list(self.words), env, {}, asked(start, self.prompt_max).encode("utf-8", "surrogatepass"))
+        return Launch(list(self.words), env, {}, start.prompt.encode("utf-8", "surrogatepass"))
 
     def reader(self) -> PlainReader:
         """Gives a reader for one run."""
@@ -101,7 +101,7 @@ class Scripted(Program):
         import ropewalk
 
         folder = os.path.dirname(os.path.dirname(os.path.abspath(ropewalk.__file__)))
-        text = asked(start, self.prompt_max)
+        text = start.prompt
         if start.script is not None:
             text += f"\n\n```script\n{msgspec.json.encode(start.script).decode('utf-8')}\n```\n"
         env = {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
