@@ -17,6 +17,7 @@ from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import RopewalkError, os_error
 from ropewalk.lane.adapter import McpServer
 from ropewalk.lane.cage import room as rooms
+from ropewalk.lane.order import Order
 
 SERVER = "ropewalk"
 """Is the name of the server that agents see."""
@@ -103,22 +104,25 @@ class Pass(msgspec.Struct, frozen=True):
     who: Who
 
 
+def kept(folder: str) -> Pass | None:
+    """Gives the pass that is kept in a lane's folder, None without one."""
+    try:
+        with open(os.path.join(folder, _PASS), "rb") as file:
+            return msgspec.json.decode(file.read(), type=Pass)
+    except (OSError, *UNREADABLE):
+        return None
+
+
 def keep(who: Who, token: str) -> Pass:
     """Gives the pass of a lane: the one that is kept in its folder, else a new one with the token, which is kept."""
     path = os.path.join(who.folder, _PASS)
-    try:
-        with open(path, "rb") as file:
-            found = msgspec.json.decode(file.read(), type=Pass)
-        if found.who.lane == who.lane:
-            token = found.token
-    except (OSError, *UNREADABLE):
-        pass  # none was kept
-    made = Pass(token, who)
+    found = kept(who.folder)
+    made = Pass(found.token if found is not None and found.who.lane == who.lane else token, who)
     try:
         os.makedirs(who.folder, mode=0o700, exist_ok=True)
         fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as kept:
-            kept.write(msgspec.json.encode(made))
+        with open(fd, "wb") as file:
+            file.write(msgspec.json.encode(made))
         os.replace(f"{path}.new", path)
     except OSError as error:
         raise os_error(error, "making a lane's door") from None
@@ -144,6 +148,22 @@ def furnish(folder: str, *, caged: bool) -> str:
     except OSError as error:
         raise os_error(error, "making a lane's door") from None
     return made
+
+
+def arranged(order: Order, given: Given) -> Order:
+    """Gives an order with a lane's door: a server for its program, and `rw` first on its PATH."""
+    full = order.level == "full"
+    bridged = full and order.room is not None and order.room.network != "open"
+    port = rooms.DOOR_PORT if bridged else given.port
+    programs = f"{rooms.OURS}/{PROGRAMS}" if full else os.path.join(given.folder, PROGRAMS)
+    room = order.room._replace(door=given.folder, door_port=given.port) if order.room is not None else None
+    extra = {**given.environment(port), "PATH": f"{programs}:{order.search}", **order.extra}
+    return order._replace(room=room, servers=(*order.servers, given.server(port)), extra=extra)
+
+
+def is_reachable(order: Order) -> bool:
+    """Says whether a lane gets to a door at all: where no network is left, level `files` leaves no socket either."""
+    return order.level != "files" or order.room is None or order.room.network != "none"
 
 
 def missing(servers: Iterable[McpServer], offered: Collection[str]) -> list[str]:

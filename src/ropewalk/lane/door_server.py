@@ -92,6 +92,12 @@ class Door:
         self._do(self._admit(_Lane(who, kept.token, folder)))
         return Given(kept.token, folder, self.port, self.names)
 
+    def resume(self, folder: str, *, caged: bool = True) -> None:
+        """Lets a lane in again that another door let in, by the pass in its folder; one without a pass stays out."""
+        kept = door.kept(folder)
+        if kept is not None:
+            self.admit(msgspec.structs.replace(kept.who, folder=folder), caged=caged)
+
     def dismiss(self, lane: str) -> None:
         """Lets a lane out: its token is no one's from now on."""
         self._do(self._dismiss(lane))

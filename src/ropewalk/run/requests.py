@@ -180,7 +180,8 @@ def _shown(found: Status, *, is_new: bool = False) -> Request:
 def known(store: Store, board: Board | None, region: str, question: str) -> tuple[str, list[str]]:
     """Gives what is known of a region, what fits a question first, and where it comes from.
 
-    Where nothing is known the words say so, and no place is named. `region` may also be a task, and then it is the one that this works in.
+    Where nothing is known the words say so, and no place is named. `region` may also be a task, and then it is the one
+    that this works in.
     """
     here: list[Status] = []
     if board is not None:
