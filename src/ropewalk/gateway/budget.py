@@ -6,13 +6,19 @@ one reserved request, however many streams run at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ropewalk.gateway.prices import NOTHING, Cost, Price, cost
-from ropewalk.gateway.tokens import Tokens
+from ropewalk.gateway.tokens import Tokens, Wire
+
+DAY = "day"
+"""Is the name of the cap that holds for each day anew; what is spent stands under `day:YYYY-MM-DD`, in UTC."""
+
+LONGEST = 128_000
+"""Is how long an answer may be at most, in tokens, where a request names no bound."""
 
 _BYTES_A_TOKEN = 3
 _TURNS = 20
@@ -38,41 +44,69 @@ class Spent(msgspec.Struct, omit_defaults=False):
 
 
 class Reservation(NamedTuple):
-    """Is what is held back for a request: the names it counts under, dollars (None: no price), and tokens."""
+    """Is what is held back for a request: the names it counts under, dollars (None: no price), and tokens.
+
+    `output` is the bound that has to be set on the answer so that no more than this is used; None where the request's
+    own bound fits.
+    """
 
     id: int
     names: tuple[str, ...]
     dollars: float | None
     tokens: int
+    output: int | None = None
 
 
 class Refused(Exception):
-    """A cap would be passed; says which, and of what."""
+    """A cap is reached; says which, and of what; `spent` when it is used up, and not only reserved for a while."""
 
-    def __init__(self, name: str, what: str, limit: float, used: float) -> None:
-        super().__init__(f"the budget of {name} is spent: {used:g} of {limit:g} {what}")
-        self.name, self.what, self.limit, self.used = name, what, limit, used
+    def __init__(self, name: str, what: str, limit: float, used: float, *, spent: bool) -> None:
+        words = "is spent" if spent else "is held back by requests on their way"
+        super().__init__(f"the budget of {name} {words}: {used:g} of {limit:g} {what}")
+        self.name, self.what, self.limit, self.used, self.spent = name, what, limit, used, spent
 
 
 class Budget:
-    """Keeps the account of one gateway."""
+    """Keeps the account of one gateway.
+
+    What is used and what is reserved never passes a cap by more than the last request reserved: one that may make the
+    longest answer it asks for without passing a cap is let through as it is; when that would pass one, its answer is
+    bounded to what is likely, and it is the last until another is settled. What a request uses is no more than its
+    reservation where the provider keeps to the bound and the input is no more than a token for each three bytes.
+    """
 
     def __init__(self, caps: Mapping[str, Cap] | None = None) -> None:
-        self.caps = dict(caps or {})
+        self.caps: Mapping[str, Cap] = caps or {}
         self.spent: dict[str, Spent] = {}
         self._open: dict[int, Reservation] = {}
         self._next = 1
 
-    def reserve(self, names: Iterable[str], tokens: int, price: Price | None, output: int) -> Reservation:
-        """Holds back what a request may use: `tokens` of input and `output` of answer; `Refused` when a cap is there.
+    def reserve(
+        self, names: Iterable[str], tokens: int, price: Price | None, likely: int, most: int | None = None
+    ) -> Reservation:
+        """Holds back what a request may use: `tokens` of input, and of answer `likely` and at `most`.
 
-        Where a model has no price a cap of dollars can't hold; a cap of tokens does.
+        Raises `Refused` when a cap is reached. Where a model has no price a cap of dollars can't hold; one of tokens
+        does.
         """
         listed = tuple(dict.fromkeys(names))
-        dollars = None if price is None else price.of(Tokens(input=tokens, output=output))
         for name in listed:
-            self._check(name)
-        made = Reservation(self._next, listed, dollars, tokens + output)
+            for what, limit, used, reserved in self._caps(name):
+                # what reaches the cap is what may pass it
+                if used + reserved >= limit:
+                    raise Refused(name, what, limit, used + reserved, spent=used >= limit)
+        output = max(likely, most or likely)
+        fits = all(
+            used + reserved + more <= limit
+            for name in listed
+            for what, limit, used, reserved in self._caps(name)
+            if (more := _of(what, tokens + output, price, tokens, output)) is not None
+        )
+        bound = None
+        if not fits and likely < output:
+            output = bound = likely
+        dollars = None if price is None else price.most(tokens, output)
+        made = Reservation(self._next, listed, dollars, tokens + output, bound)
         self._next += 1
         self._open[made.id] = made
         for name in listed:
@@ -82,32 +116,34 @@ class Budget:
             account.reserved_requests += 1
         return made
 
-    def _check(self, name: str) -> None:
-        cap, account = self.caps.get(name), self._account(name)
+    def _caps(self, name: str) -> Iterator[tuple[str, float, float, float]]:
+        """Yields the caps on a name: of what, the cap, what is used, and what is reserved."""
+        cap = self.caps.get(name) or (self.caps.get(DAY) if name.startswith(f"{DAY}:") else None)
         if cap is None:
             return
-        used: list[tuple[str, float | None, float]] = [
-            ("dollars", cap.dollars, (account.cost.dollars or 0.0) + account.reserved_dollars),
-            ("tokens", cap.tokens, account.tokens.total + account.reserved_tokens),
-            ("requests", cap.requests, account.requests + account.reserved_requests),
-        ]
-        for what, limit, there in used:
-            # at or above the cap: the request that reaches it is the one that may pass it
-            if limit is not None and there >= limit:
-                raise Refused(name, what, limit, there)
+        account = self._account(name)
+        if cap.dollars is not None:
+            yield "dollars", cap.dollars, account.cost.dollars or 0.0, account.reserved_dollars
+        if cap.tokens is not None:
+            yield "tokens", cap.tokens, account.tokens.total, account.reserved_tokens
+        if cap.requests is not None:
+            yield "requests", cap.requests, account.requests, account.reserved_requests
 
     def settle(self, held: Reservation, tokens: Tokens | None, price: Price | None, *, estimated: bool = False) -> Cost:
         """Charges what a request used in the place of what was held back; gives its cost.
 
         Without `tokens` it used nothing: it was refused, or never sent.
         """
-        self._open.pop(held.id, None)
         charged = NOTHING if tokens is None else cost(price, tokens, estimated=estimated)
+        if self._open.pop(held.id, None) is None:
+            return charged
         for name in held.names:
             account = self._account(name)
-            account.reserved_dollars = max(0.0, account.reserved_dollars - (held.dollars or 0.0))
-            account.reserved_tokens = max(0, account.reserved_tokens - held.tokens)
-            account.reserved_requests = max(0, account.reserved_requests - 1)
+            account.reserved_requests -= 1
+            account.reserved_tokens -= held.tokens
+            # sums of fractions leave a rest, which would grow
+            left = account.reserved_dollars - (held.dollars or 0.0)
+            account.reserved_dollars = left if account.reserved_requests else 0.0
             if tokens is not None:
                 self._charge(account, charged, tokens)
         return charged
@@ -141,11 +177,16 @@ class Expected:
         self._last.setdefault(lane, []).append(output)
         del self._last[lane][:-_TURNS]
 
-    def output(self, lane: str, asked: int | None, most: int = 32_000) -> int:
-        """Gives what to reserve for an answer; `asked` is the bound that the request itself names."""
+    def output(self, lane: str, body: Mapping[str, Any]) -> tuple[int, int]:
+        """Gives how long an answer to a request is likely to be, and at most."""
         seen = sorted(self._last.get(lane, ()))
-        expected = 2 * seen[min(len(seen) - 1, int(0.95 * len(seen)))] if seen else 4000
-        return min(bound for bound in (asked, expected, most) if bound is not None)
+        likely = 2 * seen[min(len(seen) - 1, int(0.95 * len(seen)))] if seen else 4000
+        thinking = body.get("thinking")
+        planned = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
+        if isinstance(planned, int):
+            likely = max(likely, planned + 1024)  # a bound below it is refused
+        most = asked_output(body) or LONGEST
+        return min(max(likely, 256), most), most
 
 
 def input_tokens(size: int) -> int:
@@ -159,3 +200,21 @@ def asked_output(body: Mapping[str, Any]) -> int | None:
     places: list[object] = [body.get(name) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens")]
     places.append(config.get("maxOutputTokens") if isinstance(config, dict) else None)
     return next((one for one in places if isinstance(one, int) and not isinstance(one, bool) and one > 0), None)
+
+
+def bounded(body: Mapping[str, Any], wire: Wire, output: int, *, plain: bool = False) -> dict[str, Any]:
+    """Gives a request with a bound on its answer; `plain` for servers that know the older field alone (G12)."""
+    if wire == "gemini":
+        config = body.get("generationConfig")
+        inner = config if isinstance(config, dict) else {}
+        return {**body, "generationConfig": {**inner, "maxOutputTokens": output}}
+    if wire == "responses":
+        return {**body, "max_output_tokens": output}
+    older = wire == "anthropic" or plain or "max_tokens" in body
+    return {**body, "max_tokens" if older else "max_completion_tokens": output}
+
+
+def _of(what: str, tokens: int, price: Price | None, given: int, made: int) -> float | None:
+    if what == "dollars":
+        return None if price is None else price.most(given, made)
+    return tokens if what == "tokens" else 1

@@ -20,12 +20,16 @@ from ropewalk.gateway.tokens import Wire
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _CALL = re.compile(r"\b(?:toolu|call|msg|fc|rs|resp|item|ses|chatcmpl|cmpl|srvtoolu)[_-][A-Za-z0-9_-]{4,80}")
 _COMMIT = re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{7,40}\b")
-_CODEX = re.compile(r"(Chunk ID: |Wall time: )\S+(?: seconds)?")
+_CODEX = re.compile(r"(Chunk ID: |Wall time: )[A-Za-z0-9.]+(?: seconds)?")
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?\b")
 ALWAYS = ("metadata", "client_metadata", "prompt_cache_key", "user", "session_id", "store", "safety_identifier")
 """Are the top fields that are passed over for every program."""
 
-_HIDDEN = re.compile(r"(sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._-]{8,}|AIza[A-Za-z0-9_-]{20,}|rwl_[A-Za-z0-9_-]{8,})")
+_HIDDEN = re.compile(
+    r"\b(?:sk-[A-Za-z0-9_-]{16,}|Bearer\s+[A-Za-z0-9._-]{16,}|AIza[A-Za-z0-9_-]{20,}|rwl_[A-Za-z0-9_-]{8,})"
+)
+
+_HEADERS = ("content-type", "retry-after", "x-should-retry")
 
 
 class Recording(msgspec.Struct, frozen=True):
@@ -90,19 +94,24 @@ class Cassette:
 
     def keep(
         self, lane: str, wire: Wire, body: Mapping[str, Any], volatile: Sequence[str], status: int,
-        headers: Mapping[str, str], parts: Sequence[bytes],
+        headers: Mapping[str, str], parts: Sequence[bytes], secrets: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """Records an answer; what looks like a key is taken out of it."""
+        """Records an answer; `secrets`, and what looks like a key, are taken out of it."""
         text = normal(body, volatile)
         name = _name(wire, text)
-        number = self._kept.get((lane, name), 0)
-        self._kept[lane, name] = number + 1
-        shown = [_HIDDEN.sub("<secret>", part.decode("latin-1")) for part in parts]
-        made = Recording(text, status, dict(headers), shown)
         folder = self._of(lane)
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        path = os.path.join(folder, f"{name}.{number:04d}.json")
-        with open(f"{path}.new", "wb") as file:
+        number = self._kept.get((lane, name), 0)
+        while os.path.exists(path := os.path.join(folder, f"{name}.{number:04d}.json")):
+            number += 1  # a gateway before this one recorded it
+        self._kept[lane, name] = number + 1
+        shown = [part.decode("latin-1") for part in parts]
+        whole = "".join(shown)
+        if (hidden := _hide(whole, secrets)) != whole:
+            shown = [hidden]  # a key may lie across two parts
+        made = Recording(_hide(text, secrets), status, {k: v for k, v in headers.items() if k in _HEADERS}, shown)
+        fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb") as file:
             file.write(msgspec.json.format(msgspec.json.encode(made)))
         os.replace(f"{path}.new", path)
 
@@ -147,6 +156,12 @@ class Cassette:
             return "nothing is recorded for it"
         mine, there = text[max(0, at - 40) : at + 80], best[max(0, at - 40) : at + 80]
         return f"at character {at} it is {mine!r}, recorded is {there!r}"
+
+
+def _hide(text: str, secrets: Sequence[str]) -> str:
+    for one in secrets:
+        text = text.replace(one, "<secret>")
+    return _HIDDEN.sub("<secret>", text)
 
 
 def _name(wire: Wire, text: str) -> str:

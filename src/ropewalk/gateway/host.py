@@ -83,12 +83,13 @@ def admit(folder: str, lane: Lane, upstreams: Mapping[str, Upstream] | None = No
     return token
 
 
-def dismiss(folder: str, token: str) -> None:
-    """Lets a lane out: its token is no one's from now on."""
+def dismiss(folder: str, token: str = "", *, lane: str = "") -> None:
+    """Lets a lane out, by its token or its id: the token is no one's from now on."""
     with changing(folder) as put:
         now = settings.read(folder)
-        if token in now.lanes:
-            put(msgspec.structs.replace(now, lanes={t: one for t, one in now.lanes.items() if t != token}))
+        left = {t: one for t, one in now.lanes.items() if t != token and (not lane or one.lane != lane)}
+        if len(left) < len(now.lanes):
+            put(msgspec.structs.replace(now, lanes=left))
 
 
 def swap(folder: str, name: str, upstream: Upstream) -> None:

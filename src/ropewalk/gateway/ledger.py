@@ -23,7 +23,10 @@ Outcome = Literal["answered", "failed", "cut", "cancelled", "refused", "lost"]
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is one request, settled; `at` in seconds since 1970, times in milliseconds, `tokens` None where nobody said."""
+    """Is one request, settled; `at` is when it came, in seconds since 1970, times are in milliseconds.
+
+    `tokens` is None where nothing was used.
+    """
 
     id: str
     at: float
@@ -55,7 +58,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Open(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is a request that was sent and is not settled: what it is expected to use, and who sent it."""
+    """Is a request that was sent and is not settled: what it is expected to use and to cost, and who sent it."""
 
     id: str
     open: float
@@ -67,6 +70,7 @@ class Open(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str
     wire: str
     expected: Tokens
+    dollars: float | None = None
 
 
 class Ledger:
@@ -74,7 +78,10 @@ class Ledger:
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, FILE)
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        size = os.fstat(self._fd).st_size
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":
+            os.write(self._fd, b"\n")  # a line that was torn must not spoil the next
 
     def note(self, one: Entry | Open) -> None:
         """Writes a line, whole."""
@@ -113,7 +120,7 @@ def lost(one: Open) -> Entry:
     """Gives the entry of a request whose gateway died."""
     return Entry(
         one.id, one.open, one.lane, one.run, one.task, one.harness, one.upstream, one.model, one.wire, 0, "lost",
-        one.expected, estimated=True, mark="≈",
+        one.expected, estimated=True, dollars=one.dollars, mark="*" if one.dollars is None else "≈",
     )  # fmt: skip
 
 
@@ -122,22 +129,18 @@ def _lines(path: str) -> Iterator[Entry | Open]:
         with open(path, "rb") as file:
             for line in file:
                 try:
-                    yield msgspec.json.decode(line, type=Open) if b'"open":' in line[:80] else _entry(line)
+                    yield msgspec.json.decode(line, type=Open if b'"open":' in line[:80] else Entry)
                 except UNREADABLE:
                     continue  # a line torn by a power loss
     except FileNotFoundError:
         return
 
 
-def _entry(line: bytes) -> Entry:
-    return msgspec.json.decode(line, type=Entry)
-
-
 class Activity(msgspec.Struct, omit_defaults=True):
     """Is what a lane's traffic does now, as the supervisor of the lane reads it (G10); times in seconds since 1970.
 
     `open` counts requests on their way. `wants_tool` says that the last answer asked for a tool. `tokens` and `cost`
-    are the sums of what was settled.
+    are the sums of what was settled. `tools` are those that the first request that offers any offers its model.
     """
 
     open: int = 0
@@ -151,6 +154,7 @@ class Activity(msgspec.Struct, omit_defaults=True):
     error: str = ""
     tokens: Tokens = Tokens()
     cost: Cost = NOTHING
+    tools: tuple[str, ...] = ()
 
 
 class Activities:
@@ -165,9 +169,16 @@ class Activities:
     def of(self, lane: str) -> Activity:
         """Gives the record of a lane, to be changed and shown."""
         if lane not in self.lanes:
-            # a gateway that started again has nothing open
-            self.lanes[lane] = msgspec.structs.replace(read_activity(self._folder, lane) or Activity(), open=0)
+            self.lanes[lane] = read_activity(self._folder, lane) or Activity()
         return self.lanes[lane]
+
+    def begin(self) -> None:
+        """Says of every lane that nothing is open: a gateway that starts has sent nothing yet."""
+        for name in os.listdir(self._folder):
+            lane = name.removesuffix(".json").replace("+", "/")
+            if name.endswith(".json") and self.of(lane).open:
+                self.of(lane).open = 0
+                self.show(lane)
 
     def show(self, lane: str, *, now: bool = True) -> None:
         """Writes a lane's file; without `now` at most once a second."""
@@ -176,8 +187,11 @@ class Activities:
             return
         self._written[lane] = at
         path = os.path.join(self._folder, file_name(lane))
-        with open(f"{path}.new", "wb") as file:
-            file.write(msgspec.json.encode(self.of(lane)))
+        fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, msgspec.json.encode(self.of(lane)))
+        finally:
+            os.close(fd)
         os.replace(f"{path}.new", path)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from ropewalk.core.errors import InvalidError, os_error
+from ropewalk.core.errors import InvalidError, RopewalkError, os_error
 from ropewalk.gateway.tokens import Tokens
 
 Dollars = Annotated[float, Meta(ge=0, le=100_000)]
@@ -34,6 +34,11 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             tokens.input * self.input + tokens.cache_read * read + tokens.cache_write * write
             + tokens.output * self.output
         ) / 1e6  # fmt: skip
+
+    def most(self, given: int, made: int) -> float:
+        """Gives what a request can cost at most, in dollars, however its input is split over the cache."""
+        dearest = max(self.input, self.cache_read or 0.0, self.cache_write or 0.0)
+        return (given * dearest + made * self.output) / 1e6
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,3 +105,28 @@ def _parsed(path: str) -> Table:
         raise InvalidError(
             words, hint='"model*" = { input = 1.0, output = 5.0 } stands under [models]', file=path
         ) from None
+
+
+class Tables:
+    """Gives tables of prices, read again when their file was put in place anew."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[tuple[int, int, int], Table]] = {}
+
+    def __call__(self, path: str) -> Table:
+        """Gives the table of a file, the package's own without one; one that can't be read leaves that before it."""
+        if not path:
+            return _own()
+        stamp, before = self._kept.get(path, ((0, 0, 0), _own()))
+        try:
+            found = os.stat(path)
+        except OSError:
+            return before
+        now = (found.st_mtime_ns, found.st_ino, found.st_size)
+        if now != stamp:
+            try:
+                before = read(path)
+            except RopewalkError:
+                pass
+            self._kept[path] = (now, before)
+        return before

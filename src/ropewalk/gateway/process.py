@@ -14,6 +14,10 @@ SOCKET = os.path.join("door", "gateway.sock")
 """Is the socket in a gateway's folder; a cage binds what is around it, because a bound socket dies with its maker."""
 
 ADDRESS = "address.json"
+DRAIN_SECONDS = 30.0
+"""Is how long a gateway that is told to end lets answers go on; what is longer is cut, and charged as estimated."""
+
+_LOCK_SECONDS = 1.0
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -39,6 +43,19 @@ def read_address(folder: str) -> Address | None:
         return None
 
 
+async def _locked(lock: int) -> bool:
+    """Takes the lock that one gateway of a folder holds; who only looks whether it is held has it for a moment."""
+    until = asyncio.get_running_loop().time() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if asyncio.get_running_loop().time() > until:
+                return False
+        await asyncio.sleep(0.02)
+
+
 async def serve(folder: str, port: int = 0) -> int:
     """Serves until SIGTERM or SIGINT; gives 1 when another gateway of the folder runs."""
     from aiohttp import web
@@ -47,16 +64,15 @@ async def serve(folder: str, port: int = 0) -> int:
 
     os.makedirs(os.path.join(folder, "door"), mode=0o755, exist_ok=True)
     lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not await _locked(lock):
         os.close(lock)
         return 1
     path = os.path.join(folder, SOCKET)
-    if os.path.exists(path):
-        os.unlink(path)
+    for stale in (path, os.path.join(folder, ADDRESS)):  # the address of one that died must not be taken for ours
+        if os.path.exists(stale):
+            os.unlink(stale)
     runner = web.AppRunner(Proxy(folder).application(), handler_cancellation=True, access_log=None,
-                           shutdown_timeout=5)  # fmt: skip
+                           shutdown_timeout=DRAIN_SECONDS)  # fmt: skip
     await runner.setup()
     await web.UnixSite(runner, path).start()
     os.chmod(path, 0o666)  # whoever is let into the folder may speak; a token says who it is
@@ -74,7 +90,7 @@ async def serve(folder: str, port: int = 0) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     await ended.wait()
-    await runner.cleanup()
+    await runner.cleanup()  # takes no more, and waits for what is on its way
     os.close(lock)
     return 0
 

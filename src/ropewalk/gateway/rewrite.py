@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ropewalk.gateway.tokens import Wire
@@ -22,9 +23,9 @@ def apply(body: dict[str, Any], wire: Wire, names: tuple[str, ...]) -> dict[str,
     if "plain_fields" in names and wire == "chat":
         body = {key: value for key, value in body.items() if key in _CHAT}
     if "text_content" in names and wire == "chat":
-        body = {**body, "messages": [_joined(one) for one in body.get("messages", [])]}
+        body = {**body, "messages": [_joined(one) for one in _listed(body)]}
     if "fold_system" in names and wire == "chat":
-        body = {**body, "messages": _folded(body.get("messages", []))}
+        body = {**body, "messages": _folded(_listed(body))}
     return body
 
 
@@ -35,9 +36,12 @@ def _joined(message: Any) -> Any:
     return {**message, "content": "\n".join(str(p.get("text", "")) for p in content)}
 
 
-def _folded(messages: Any) -> Any:
-    if not isinstance(messages, list):
-        return messages
+def _listed(body: dict[str, Any]) -> list[Any]:
+    messages = body.get("messages")
+    return messages if isinstance(messages, list) else []
+
+
+def _folded(messages: list[Any]) -> list[Any]:
     system = [m for m in messages if isinstance(m, dict) and m.get("role") in ("system", "developer")]
     rest = [m for m in messages if m not in system]
     if not system:
@@ -65,13 +69,18 @@ class Strip:
 
     def feed(self, data: bytes) -> bytes:
         """Gives what goes on to the program; an event that is not whole yet waits for its end."""
-        *events, self._rest = (self._rest + data).split(b"\n\n")
-        return b"".join(event + b"\n\n" for event in events if not _is_ours(event))
+        parts = _END.split(self._rest + data)
+        self._rest = parts.pop()
+        events = zip(parts[::2], parts[1::2], strict=True)
+        return b"".join(event + end for event, end in events if not _is_ours(event))
 
     def end(self) -> bytes:
         """Gives what is left."""
         rest, self._rest = self._rest, b""
         return b"" if _is_ours(rest) else rest
+
+
+_END = re.compile(rb"(\r?\n\r?\n)")
 
 
 def _is_ours(event: bytes) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from ropewalk.core.decoding import UNREADABLE
-from ropewalk.core.errors import InvalidError, os_error
+from ropewalk.core.errors import InvalidError, RopewalkError, os_error
 from ropewalk.gateway.budget import Cap
 from ropewalk.gateway.prices import Price
 from ropewalk.gateway.tokens import Wire
@@ -55,6 +55,11 @@ class Lane(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     upstreams: tuple[str, ...] = ()
     requests: Annotated[int, Meta(ge=1, le=1_000_000)] = REQUESTS
     volatile: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def recorded(self) -> str:
+        """Gives the name of the lane in a cassette, which is the same in every run."""
+        return self.lane.removeprefix(f"{self.run}/") if self.run else self.lane
 
 
 class Tape(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -108,20 +113,20 @@ class Current:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._stamp: tuple[int, int] | None = None
+        self._stamp: tuple[int, int, int] | None = None
         self._settings = Settings()
 
     def __call__(self) -> Settings:
-        """Gives them; a file that can't be read leaves those before it."""
+        """Gives them; a file that is gone, or can't be read, leaves those before it."""
         try:
             found = os.stat(os.path.join(self._folder, FILE))
-            stamp = (found.st_mtime_ns, found.st_ino)
         except OSError:
             return self._settings
+        stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
         if stamp != self._stamp:
+            self._stamp = stamp
             try:
                 self._settings = read(self._folder)
-            except InvalidError:
-                return self._settings
-            self._stamp = stamp
+            except RopewalkError:
+                pass
         return self._settings

@@ -1,8 +1,9 @@
-"""Traffic rules of an account: slots, a rate, and a breaker that keeps off a provider in trouble."""
+"""Traffic rules of an account: slots, a rate, the pauses a provider asks for, and a breaker that keeps off trouble."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import deque
 from collections.abc import AsyncIterator
@@ -10,10 +11,12 @@ from contextlib import asynccontextmanager
 
 _FAILURES = 5
 _PAUSE, _LONGEST = 10.0, 120.0
+_BUSY = 5.0
+_DICE = random.Random()
 
 
 class Full(Exception):
-    """No slot came free, or the rate allows no request, within the time to wait; says when to try again."""
+    """No slot came free, or no request is allowed, within the time to wait; says when to try again."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"try again in {seconds:.0f} s")
@@ -32,17 +35,22 @@ class Account:
         self._failures = 0
         self._pause = _PAUSE
         self._open_until = 0.0
+        self._probing = False
+
+    def allow(self, slots: int, per_minute: int) -> None:
+        """Sets how much is allowed from now on; whoever waits for a slot gets one that is new."""
+        self.slots, self.per_minute = slots, per_minute
+        self._wake()
 
     @asynccontextmanager
-    async def slot(self, seconds: float) -> AsyncIterator[None]:
-        """Gives a slot once one is free and the rate allows it; `Full` after `seconds`."""
-        until = time.monotonic() + seconds
+    async def slot(self, until: float) -> AsyncIterator[None]:
+        """Gives a slot once one is free; `Full` at the moment `until` of the monotonic clock."""
         await self._take(until)
         try:
-            await self._pace(until)
             yield
         finally:
-            self._give()
+            self.busy -= 1
+            self._wake()
 
     async def _take(self, until: float) -> None:
         if self.busy < self.slots and not self.waiting:
@@ -51,52 +59,66 @@ class Account:
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.append(mine)
         try:
-            await asyncio.wait_for(asyncio.shield(mine), max(0.0, until - time.monotonic()))
-        except (TimeoutError, asyncio.CancelledError) as end:
+            async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                await mine
+        except BaseException as end:
             if mine.done() and not mine.cancelled():
-                self._give()  # it came in the same moment
-            else:
-                mine.cancel()
-                if mine in self.waiting:
-                    self.waiting.remove(mine)
-            if isinstance(end, asyncio.CancelledError):
-                raise
-            raise Full(5.0) from None
+                self.busy -= 1  # it came in the same moment
+                self._wake()
+            elif mine in self.waiting:
+                self.waiting.remove(mine)
+            if isinstance(end, TimeoutError):
+                raise Full(max(_BUSY, self.limited())) from None
+            raise
 
-    def _give(self) -> None:
-        while self.waiting:
+    def _wake(self) -> None:
+        """Gives free slots to those who wait longest."""
+        while self.waiting and self.busy < self.slots:
             heir = self.waiting.popleft()
             if not heir.done():
-                heir.set_result(None)  # the slot goes to whoever waits longest
-                return
-        self.busy -= 1
+                self.busy += 1
+                heir.set_result(None)
 
-    async def _pace(self, until: float) -> None:
-        if not self.per_minute:
-            return
+    async def turn(self, until: float) -> None:
+        """Waits until the provider's own pause is over and the rate allows a request; `Full` when that is too late."""
         while True:
             now = time.monotonic()
             while self._sent and self._sent[0] < now - 60:
                 self._sent.popleft()
-            if len(self._sent) < self.per_minute:
-                self._sent.append(now)
+            wait = self.limited()
+            if self.per_minute and len(self._sent) >= self.per_minute:
+                wait = max(wait, self._sent[0] + 60 - now)
+            if not wait:
+                if self.per_minute:
+                    self._sent.append(now)
                 return
-            wait = self._sent[0] + 60 - now
             if now + wait > until:
                 raise Full(wait)
-            await asyncio.sleep(wait)
+            await asyncio.sleep(wait + _DICE.uniform(0, min(0.25, wait / 10)))  # all at once would be refused again
 
     def is_open(self) -> float:
-        """Gives for how many seconds the breaker keeps requests off; 0 when it lets them through."""
-        return max(0.0, self._open_until - time.monotonic())
+        """Gives for how many seconds the breaker keeps requests off; 0 when it lets one through."""
+        left = self._open_until - time.monotonic()
+        return left if left > 0 else 1.0 if self._probing else 0.0
+
+    def begin(self) -> bool:
+        """Notes that a request sets out; says whether it is the one whose end decides about an open breaker."""
+        if self._failures < _FAILURES or self._probing:
+            return False
+        self._probing = True
+        return True
+
+    def end(self, probe: bool) -> None:
+        """Notes that a request for which `begin` said so is over, however it ended."""
+        if probe:
+            self._probing = False
 
     def failed(self) -> None:
         """Notes a request that the provider failed; after some in a row the breaker opens, longer each time."""
         self._failures += 1
-        if self._failures >= _FAILURES:
+        if self._failures >= _FAILURES and self._open_until <= time.monotonic():
             self._open_until = time.monotonic() + self._pause
             self._pause = min(_LONGEST, self._pause * 2)
-            self._failures = _FAILURES - 1  # one try when it closes decides
 
     def limit(self, seconds: float) -> None:
         """Notes that the provider asked for a pause."""
@@ -110,3 +132,4 @@ class Account:
         """Notes a request that the provider answered."""
         self._failures = 0
         self._pause = _PAUSE
+        self._open_until = 0.0

@@ -19,7 +19,8 @@ _MOST = 8 << 20
 class Usage(NamedTuple):
     """Is what an answer said: tokens (None: nothing), its own id, whether it came to its end, and what it ends with.
 
-    `wants_tool` says that the model asked for a tool and the program is to run it now.
+    `wants_tool` says that the model asked for a tool and the program is to run it now. `made` is about how many tokens
+    long the answer is, by its text: an estimate for one that was cut.
     """
 
     tokens: Tokens | None
@@ -28,6 +29,7 @@ class Usage(NamedTuple):
     stop: str
     wants_tool: bool
     error: str
+    made: int = 0
 
 
 class UsageReader:
@@ -40,27 +42,45 @@ class UsageReader:
         self._seen: dict[str, int] = {}
         self._id = self._stop = self._error = ""
         self._complete = self._tool = False
+        self._made = 0
+        self.fed = False
+        self._take = {"anthropic": self._anthropic, "chat": self._chat, "responses": self._responses,
+                      "gemini": self._gemini}[wire]  # fmt: skip
 
     def feed(self, data: bytes) -> None:
         """Takes the next bytes of the body."""
-        self._rest += data
-        if self._streamed:
-            *lines, rest = bytes(self._rest).split(b"\n")
-            self._rest = bytearray(rest)
-            for line in lines:
+        self.fed = True
+        if not self._streamed:
+            self._keep(data)
+            return
+        if (end := data.rfind(b"\n") + 1) == 0:
+            self._keep(data)
+            return
+        lines = (bytes(self._rest) + data[:end]).split(b"\n")
+        self._rest.clear()
+        for line in lines:
+            if line and not self._dropped:
                 self._line(line)
-        if len(self._rest) > _MOST:
+            self._dropped = False  # it was the rest of a line too long to keep
+        self._keep(data[end:])
+
+    def _keep(self, data: bytes) -> None:
+        if self._dropped or len(self._rest) + len(data) > _MOST:
             self._rest.clear()
             self._dropped = True
+        else:
+            self._rest += data
 
     def end(self) -> Usage:
         """Gives what the answer said, once its last byte has passed or the connection was cut."""
+        rest, self._rest = bytes(self._rest), bytearray()
         if self._streamed:
-            self._line(bytes(self._rest))
-        elif not self._dropped:
-            self._json(bytes(self._rest))
-        self._rest.clear()
-        return Usage(self._tokens(), self._id, self._complete, self._stop, self._tool, self._error)
+            self._line(rest)
+        elif not self._dropped and not self._json(rest):
+            for line in rest.split(b"\n"):  # an array that was cut, or events that do not say that they are
+                self._line(line)
+            self._made = self._made or len(rest)
+        return Usage(self._tokens(), self._id, self._complete, self._stop, self._tool, self._error, -(-self._made // 3))
 
     def _line(self, line: bytes) -> None:
         line = line.strip()
@@ -71,21 +91,20 @@ class UsageReader:
         elif line.startswith((b"{", b"[", b",")):
             self._json(line.strip(b",[] \r") if self._wire == "gemini" else line)
 
-    def _json(self, text: bytes) -> None:
+    def _json(self, text: bytes) -> bool:
         try:
             found = msgspec.json.decode(text)
         except UNREADABLE:
-            return
+            return False
         for one in found if isinstance(found, list) else [found]:
             if isinstance(one, dict):
                 self._event(one)
+        return True
 
     def _event(self, event: dict[str, Any]) -> None:
         if isinstance(error := event.get("error"), dict):
             self._error = str(error.get("message") or error.get("type") or "error")[:500]
-        {"anthropic": self._anthropic, "chat": self._chat, "responses": self._responses, "gemini": self._gemini}[
-            self._wire
-        ](event)
+        self._take(event)
 
     def _anthropic(self, event: dict[str, Any]) -> None:
         kind = event.get("type")
@@ -99,9 +118,14 @@ class UsageReader:
             if kind == "message":
                 self._complete, self._stop = True, str(message.get("stop_reason") or "")
         elif kind == "message_delta":
-            self._count(event.get("usage"), _ANTHROPIC)
+            # the input is known from the beginning; some servers say it here alone, others say nothing of it: 0
+            usage = event.get("usage")
+            usage = usage if isinstance(usage, dict) else {}
+            self._count({k: v for k, v in usage.items() if v or k == "output_tokens"}, _ANTHROPIC)
             if isinstance(delta := event.get("delta"), dict) and delta.get("stop_reason"):
                 self._stop = str(delta["stop_reason"])
+        elif kind == "content_block_delta":
+            self._note(event.get("delta"), "text", "thinking", "partial_json")
         elif kind == "content_block_start":
             self._tool = self._tool or _kind(event.get("content_block")) == "tool_use"
         elif kind == "message_stop":
@@ -111,7 +135,7 @@ class UsageReader:
         self._id = str(event.get("id") or self._id)
         usage = event.get("usage")
         if isinstance(usage, dict):
-            self._count(usage, {"prompt_tokens": "in", "completion_tokens": "out"})
+            self._count(usage, {"prompt_tokens": "in", "completion_tokens": "out", "total_tokens": "all"})
             self._count(usage.get("prompt_tokens_details"), {"cached_tokens": "cached"})
             self._count(usage.get("completion_tokens_details"), {"reasoning_tokens": "reasoning"})
         choices = event.get("choices")
@@ -122,12 +146,18 @@ class UsageReader:
                 self._stop = str(choice["finish_reason"])
                 self._complete = True
             part = choice.get("delta") or choice.get("message")
-            self._tool = self._tool or (isinstance(part, dict) and bool(part.get("tool_calls")))
+            self._note(part, "content", "reasoning_content", "reasoning")
+            calls = part.get("tool_calls") if isinstance(part, dict) else None
+            self._tool = self._tool or bool(calls)
+            for call in calls if isinstance(calls, list) else []:
+                self._note(call.get("function") if isinstance(call, dict) else None, "arguments")
 
     def _responses(self, event: dict[str, Any]) -> None:
         kind = str(event.get("type") or "")
         whole = event if event.get("object") == "response" else event.get("response")
         if not isinstance(whole, dict):
+            if kind.endswith(".delta"):
+                self._note(event, "delta")
             return
         self._id = str(whole.get("id") or self._id)
         if kind in ("response.completed", "response.incomplete", "response.failed") or whole is event:
@@ -158,7 +188,13 @@ class UsageReader:
             content = candidate.get("content")
             parts = content.get("parts") if isinstance(content, dict) else None
             for part in parts if isinstance(parts, list) else []:
+                self._note(part, "text")
                 self._tool = self._tool or (isinstance(part, dict) and "functionCall" in part)
+
+    def _note(self, part: object, *names: str) -> None:
+        """Notes how long the text of a part of the answer is."""
+        if isinstance(part, dict):
+            self._made += sum(len(text) for name in names if isinstance(text := part.get(name), str))
 
     def _count(self, usage: object, names: dict[str, str]) -> None:
         """Notes the counts of a usage record; a later one of the same name replaces an earlier one."""
@@ -177,7 +213,9 @@ class UsageReader:
         cached, reasoning = seen.get("cached", 0), seen.get("reasoning", 0)
         # what is cached is a part of the prompt; Gemini's thoughts are not a part of its candidates
         given = seen.get("in", 0) + seen.get("tools", 0)
-        output = seen.get("out", 0) + (reasoning if self._wire == "gemini" else 0)
+        output = seen.get("out", 0)
+        if self._wire == "gemini" or (reasoning and seen.get("all") == given + output + reasoning):
+            output += reasoning  # xAI's completion is without it, too
         return Tokens(max(0, given - cached), cached, 0, output, reasoning)
 
 
