@@ -1,8 +1,9 @@
 """A worker as a process of its own: `python -m tests.work.driver STORE JSON` prints its events and its report as lines.
 
 The JSON names options of the worker; `command` is the agent's command line, without it the scripted agent works.
-`beat` sets the seconds between heartbeats, `die_at` an event at which the process kills itself. `remote` is the
-address of a board on a git server, and `cache` what this host keeps of it.
+`beat` sets the seconds between heartbeats, `die_at` an event at which the process kills itself, `lock_wait` for how
+long a lock of the store is waited for. `remote` is the address of a board on a git server, and `cache` what this host
+keeps of it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def main() -> int:
     command, beat, die_at, remote, cache = (
         asked.pop(name, None) for name in ("command", "beat", "die_at", "remote", "cache")
     )
+    lock_wait = asked.pop("lock_wait", 10.0)
     harness: Harness = ScriptedHarness() if command is None else CommandHarness(command, os.environ["PATH"])
 
     def emit(kind: str, **facts: object) -> None:
@@ -41,7 +43,7 @@ def main() -> int:
         if kind == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with Store(root) as store, Interrupts() as interrupts:
+    with Store(root, lock_wait=lock_wait) as store, Interrupts() as interrupts:
         board: Board = LocalBoard(store)
         if remote is not None:
             from ropewalk.board.remote import RemoteBoard

@@ -183,4 +183,6 @@ def line_of(event: dict[str, Any]) -> str | None:
         return f"{task}: taken from {event['att']}: {event['reason']}"
     if kind == "origin_unreachable":
         return f"the board is out of reach: {event.get('reason', '')}"
+    if kind == "store_busy":
+        return f"waiting: {event.get('reason', '')}"
     return None

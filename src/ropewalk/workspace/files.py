@@ -18,6 +18,7 @@ from ropewalk.core.ids import path_text
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+_REMOVALS = 1000
 
 
 class Files:
@@ -221,12 +222,18 @@ def _write(folder: int, name: bytes, data: bytes, mode: int) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Removes a folder with all in it; links are removed, not followed, and missing write bits do not keep it."""
+    """Removes a folder with all in it; links are removed, not followed, and missing write bits do not keep it.
+
+    Another process may be at it at the same time: what it was faster with is no error.
+    """
     try:
+        for _ in range(_REMOVALS):
+            try:
+                return shutil.rmtree(path)
+            except FileNotFoundError:
+                if not os.path.lexists(path):
+                    return
         shutil.rmtree(path)
-    except FileNotFoundError:
-        if os.path.lexists(path):
-            raise
     except PermissionError:
         # an agent may have taken the write bit off its folders
         os.chmod(path, 0o700)

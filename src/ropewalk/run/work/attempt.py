@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,7 +19,7 @@ from ropewalk.board.claim import Held
 from ropewalk.board.state import Status
 from ropewalk.board.wire import Outcome
 from ropewalk.core import clock
-from ropewalk.core.errors import FencedError, RopewalkError, UnsupportedError, os_error
+from ropewalk.core.errors import BusyError, FencedError, RopewalkError, UnsupportedError, os_error
 from ropewalk.lane.harness.base import LaneEvent
 from ropewalk.lane.supervise import Lane, LaneResult, run_lane
 from ropewalk.run.work import evidence, prompt
@@ -27,6 +27,7 @@ from ropewalk.run.work.landing import Change, Landing, Result
 from ropewalk.run.work.lease import Heart, Lease
 from ropewalk.run.work.leftovers import Places, drop
 from ropewalk.run.work.options import Options, TaskEnd
+from ropewalk.run.work.patience import Patience
 from ropewalk.store.store import Store
 from ropewalk.workspace import checkout, landing, move
 from ropewalk.workspace import state as workspaces
@@ -34,6 +35,7 @@ from ropewalk.workspace.landing import Wish
 
 CONFLICTS, RETRIES = 3, 5
 _NOTE = 1000
+_T = TypeVar("_T")
 
 
 class Bench(NamedTuple):
@@ -47,6 +49,7 @@ class Bench(NamedTuple):
     places: Places
     actor: str
     tell: Callable[..., object]
+    patience: Patience
 
 
 class Ending(NamedTuple):
@@ -100,7 +103,7 @@ class Attempt:
         bench.heart.add(self.lease)
         try:
             try:
-                self._begin()
+                self._patiently(self._begin)
                 ending = self._turns()
             except _Stopped:
                 ending = self._give_back("the worker was stopped")
@@ -117,6 +120,9 @@ class Attempt:
                 ending = self._fenced(error)
             except RopewalkError as error:
                 ending = self._die(_Dead(1, f"{error.code} {error.message}"))
+            except OSError as error:
+                # what the agent did to our files, or another process to folders that both use, ends this attempt alone
+                ending = self._die(_Dead(1, _words_of(error)))
         finally:
             bench.heart.drop(self.lease)
             self._tidy()
@@ -140,7 +146,7 @@ class Attempt:
             checkout.create(self.store, asked)
             self._tree = self.store.objects.commit(base).tree
         except RopewalkError as error:
-            if isinstance(error, (FencedError, UnsupportedError)):
+            if isinstance(error, (FencedError, UnsupportedError, BusyError)):
                 raise
             raise _Unstartable(f"{error.code} {error.message}") from None
         with self.lease.still() as held:
@@ -156,10 +162,10 @@ class Attempt:
             if asks:
                 self._dispatch(text, report)
             report, asks = None, True
-            change = self._capture()
+            change = self._patiently(self._capture)
             result = self._land(change) if change is not None else Result("unchanged")
             if result.how == "unchanged":
-                found = self._satisfied()
+                found = self._patiently(self._satisfied)
                 if isinstance(found, Ending):
                     return found
                 result = found
@@ -171,7 +177,7 @@ class Attempt:
                 conflicts += 1
                 if conflicts > CONFLICTS:
                     return self._fail(result, f"still in conflict after {CONFLICTS} turns: {result.words}")
-                report = self._rebase()
+                report = self._patiently(self._rebase)
                 self._tell("conflict", paths=[f["path"] for f in (report or {}).get("files", [])], turn=conflicts)
                 if report is not None:
                     text = prompt.after_conflict(report, self.spec)
@@ -181,7 +187,7 @@ class Attempt:
                 return self._fail(result)
             merits += 1
             text = self._next_prompt(result, merits, limit)
-            report = self._rebase()
+            report = self._patiently(self._rebase)
             if report is not None:
                 text = f"{prompt.conflict_words(report)}\n\n{text}"
             self._tell("attempt_failed", rc=result.rc, reason=result.how, turn=merits - 1)
@@ -271,7 +277,7 @@ class Attempt:
         result = Result("retry")
         for number in range(RETRIES):
             self._check_stop()
-            result = self.bench.landing.land(self.board, self.store, wanted)
+            result = self._patiently(lambda: self.bench.landing.land(self.board, self.store, wanted))
             if result.how != "retry":
                 break
             self.lease.stop.wait(0.05 * 2**number)
@@ -317,7 +323,7 @@ class Attempt:
         reason = "check_timeout" if result.rc == 124 else reasons.get(result.how, "")
         words = note or (result.words.strip().splitlines() or [""])[-1]
         more = {"note": words[:_NOTE], "tree": result.tree or self._tree}
-        self._close(self._outcome(False, result.rc or 1, reason=reason, more=more))
+        self._patiently(lambda: self._close(self._outcome(False, result.rc or 1, reason=reason, more=more)))
         return self._ending("failed", reason or words[:_NOTE] or f"the check ended with {result.rc}")
 
     def _close(self, outcome: Outcome, returned: str | None = None) -> None:
@@ -387,9 +393,24 @@ class Attempt:
             self.bench.places.remove(self.attempt)
         except RopewalkError as error:
             self._tell("workspace_kept", reason=f"{error.code} {error.message}")
+        except OSError as error:
+            self._tell("workspace_kept", reason=_words_of(error))
         self.store.warnings.clear()
 
     # small things
+
+    def _patiently(self, step: Callable[[], _T]) -> _T:
+        """Does a step again while another process holds a lock that it needs: what an agent did is not thrown away."""
+        while True:
+            try:
+                done = step()
+            except BusyError as error:
+                self._check_stop()
+                if self.bench.patience.wait(error, self.lease.stop) is not None:
+                    raise
+            else:
+                self.bench.patience.over()
+                return done
 
     def _check_stop(self) -> None:
         if self.lease.lost:
@@ -432,6 +453,11 @@ class Attempt:
             kind, task=self.task.id, att=self.attempt, worker=self.options.worker, model=self._model,
             harness=self.options.harness.name, **facts,
         )  # fmt: skip
+
+
+def _words_of(error: OSError) -> str:
+    typed = os_error(error, "the attempt")
+    return f"{typed.code} {typed.message}" + (f" ({os.path.basename(str(error.filename))})" if error.filename else "")
 
 
 def claim_base(held: Held) -> str:

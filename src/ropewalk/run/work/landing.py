@@ -142,6 +142,8 @@ class LocalLanding:
             (outcome,) = drive.land_checked(store, req.ref, [req], how)
         except CheckFailedError as error:
             return failed(error)
+        if isinstance(outcome.result, BusyError):
+            raise outcome.result
         if isinstance(outcome.result, RopewalkError):
             return refused(outcome.result)
         if outcome.result.status == "up_to_date":

@@ -10,19 +10,21 @@ import random
 import threading
 from typing import NamedTuple
 
-from ropewalk.board import claim, compact, holder, names, recover, state
+from ropewalk.board import claim, compact, holder, names, recover, reserve, state
 from ropewalk.board.base import Board
 from ropewalk.board.claim import As, Held
 from ropewalk.board.state import Status
 from ropewalk.board.wire import Outcome
 from ropewalk.core import clock
 from ropewalk.core.errors import (
+    BusyError,
     ClaimedError,
     FencedError,
     InvalidError,
     RopewalkError,
     StoreCorruptError,
     UnsupportedError,
+    os_error,
 )
 from ropewalk.lane.supervise import sweep
 from ropewalk.run.work import leftovers
@@ -31,10 +33,11 @@ from ropewalk.run.work.choice import Choice
 from ropewalk.run.work.landing import LocalLanding
 from ropewalk.run.work.lease import Heart
 from ropewalk.run.work.options import Ended, Left, Options, Report, TaskEnd
+from ropewalk.run.work.patience import Patience
 from ropewalk.run.work.presence import Presence
 from ropewalk.store.store import Store
 
-_FIRST_PAUSE, _LONGEST_PAUSE, _OUTAGE_PAUSE = 0.05, 1.0, 30.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _OBSERVE_SECONDS = 5.0
 _COMPACT_SECONDS = 3600.0
 _LOOKS, _STALE = 8, 4
@@ -143,9 +146,10 @@ class _Loop:
     def __init__(self, worker: _Worker, board: Board, store: Store) -> None:
         self.worker, self.board, self.store, self.options = worker, board, store, worker.options
         self.places = leftovers.Places(store, self.options.data_home)
+        self.patience = Patience(self.options.outage_seconds, self.options.patience, worker.tell)
         self.bench = Bench(
             board, store, self.options, self.options.landing or LocalLanding(), worker.heart, self.places, worker.actor,
-            worker.tell,
+            worker.tell, self.patience,
         )  # fmt: skip
         self.me = holder.mine()
         self.presence = Presence(board.folder)
@@ -156,7 +160,7 @@ class _Loop:
         self._full_at = self._observed_at = self._compacted_at = float("-inf")
         self._pause, self._refreshed = _FIRST_PAUSE, 0.0
         self._waiting_since: float | None = None
-        self._outage_since: float | None = None
+        self._reserve_after = reserve.LEAST
 
     def run(self) -> tuple[Ended, str]:
         """Gives how this thread ended, and why."""
@@ -187,14 +191,17 @@ class _Loop:
             return "gave_up", f"{error.code} {error.message}"
         except RopewalkError as error:
             return self._outage(error)
-        self._outage_since = None
+        except OSError as error:
+            return self._outage(os_error(error, "looking for a task"))
         if status is None:
+            self.patience.over()
             return self._idle()
         held = self._claim(status)
         if isinstance(held, str):
             return "gave_up", held
         if held is None:
             return None
+        self.patience.over()
         self._waiting_since, self._pause = None, _FIRST_PAUSE
         try:
             ending = Attempt(self.bench, status, held).run()
@@ -266,7 +273,10 @@ class _Loop:
         statuses = self._statuses(full)
         if self._recover(statuses, full) or self._settle_merged(statuses):
             statuses = self._statuses(full)
-        ready = [s.id for s in statuses.values() if s.state == "ready" and self._is_mine(s)]
+        if full:
+            self._reserve_after = reserve.patience(self.board)
+        later = reserve.passed_over(self.board, statuses.values(), self._reserve_after, clock.now(), self._is_mine)
+        ready = [s.id for s in statuses.values() if s.state == "ready" and s.id not in later and self._is_mine(s)]
         took = clock.monotonic() - began
         self._seen = _Seen(statuses, self.choice.ordered(list(statuses.values()), ready), clock.monotonic(), took)
         if full:
@@ -382,6 +392,9 @@ class _Loop:
             return None
         except UnsupportedError as error:
             return f"{error.code} {error.message}"
+        except BusyError as error:
+            end = self._outage(error)
+            return end[1] if end is not None else None
         except RopewalkError as error:
             self.refusals += 1
             self._seen = None
@@ -398,17 +411,10 @@ class _Loop:
     # waiting
 
     def _outage(self, error: RopewalkError) -> tuple[Ended, str] | None:
-        """Waits for a board that is out of reach, for a while."""
-        now = clock.monotonic()
-        if self._outage_since is None:
-            self._outage_since, self._pause = now, 0.5
-        self.worker.tell("origin_unreachable", reason=f"{error.code} {error.message}")
-        if now - self._outage_since + self._pause > self.options.outage_seconds:
-            return "gave_up", f"the board was out of reach for {now - self._outage_since:.0f} s: {error.message}"
-        self.options.stop.wait(self._pause)
-        self._pause = min(2 * self._pause, _OUTAGE_PAUSE)
+        """Waits for a board that is out of reach, or that another process keeps locked, for a while."""
         self._seen = None
-        return None
+        why = self.patience.wait(error, self.options.stop)
+        return None if why is None else ("gave_up", why)
 
     def _idle(self) -> tuple[Ended, str] | None:
         """Waits for something to do; gives the end of a worker that works until the board is empty."""
