@@ -2,7 +2,9 @@
 
 Both work in this one run on repositories with the same content: ours on a store's own board, flockwork on a bare
 repository; over ssh both on the same kind of bare repository, through one sshd of this bench, with a shared connection
-on both sides. flockwork is installed from PyPI into the bench's folder, or taken from `--flockwork`.
+on both sides. Where each claim is looked for, both look at the board, read its law and push, as their workers do: ours
+with one fetch, which the workers of a host share, and one push, flockwork with three connections. flockwork is
+installed from PyPI into the bench's folder, or taken from `--flockwork`.
 """
 
 from __future__ import annotations
@@ -182,6 +184,7 @@ def claim_ours(spec: dict[str, Any]) -> Iterator[bool]:
         groups = choice.ordered(list(seen.values()), ready)
         if not groups:
             return
+        state.law(board)
         status = choice.pick(groups[0], sum(s.claim is not None for s in seen.values()))
         try:
             claim.take(board, status, who)
@@ -313,7 +316,17 @@ def cycle(at: Path, peer: Flockwork, workers: int, count: int) -> list[Any]:
             add(str(store(place)), "", names)
             repository = place / "repo.git"
             env = common.environment(XDG_DATA_HOME=str(at / "data"), XDG_CACHE_HOME=str(at / "cache"))
-            words = [*common.rw_command(), "work", "--board", str(place), "--command", str(agent), "--until-empty"]
+            words = [
+                *common.rw_command(),
+                "work",
+                "--board",
+                str(place),
+                "--command",
+                str(agent),
+                "--cage",
+                "none",
+                "--until-empty",
+            ]
         else:
             repository = bare(place)
             seed_at_once(place, names)
@@ -419,7 +432,7 @@ def growth(at: Path, peer: Flockwork, count: int) -> list[Any]:
     env = common.environment(XDG_DATA_HOME=str(at / "data"), XDG_CACHE_HOME=str(at / "cache"))
     cycles = []
     for where in (mine, far):
-        words = [*common.rw_command(), "work", "--board", str(where), "--command", str(agent), "--once",
+        words = [*common.rw_command(), "work", "--board", str(where), "--command", str(agent), "--cage", "none", "--once",
                  "--as", "bench/w0"]  # fmt: skip
         began = time.monotonic()
         done = subprocess.run(words, cwd=peer.folder, env=env, capture_output=True)
@@ -492,8 +505,10 @@ def main() -> int:
                 common.table(title, ["workers × tasks", *sides, "tries", "tries"], figures[part])
         if "ssh" in wanted:
             far = stack.enter_context(ssh(at / "ssh"))
-            figures["ssh"] = [claims(at / f"ssh{n}", peer, n, 8 if quick else 64, False, far) for n in many]
-            common.table("claims over ssh", ["workers × tasks", *sides, "tries", "tries"], figures["ssh"])
+            for part, count, policy in (("ssh", 8 if quick else 64, False), ("ssh_policy", 8 if quick else 64, True)):
+                figures[part] = [claims(at / f"{part}{n}", peer, n, count, policy, far) for n in many]
+                title = "claims over ssh" + (", looking for each" if policy else ", each its own tasks")
+                common.table(title, ["workers × tasks", *sides, "tries", "tries"], figures[part])
         if "cycle" in wanted:
             sizes = ((2, 4),) if quick else ((1, 64), (8, 64), (32, 64))
             figures["cycle"] = [cycle(at / f"cycle{n}", peer, n, count) for n, count in sizes]
