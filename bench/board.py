@@ -432,8 +432,8 @@ def growth(at: Path, peer: Flockwork, count: int) -> list[Any]:
     env = common.environment(XDG_DATA_HOME=str(at / "data"), XDG_CACHE_HOME=str(at / "cache"))
     cycles = []
     for where in (mine, far):
-        words = [*common.rw_command(), "work", "--board", str(where), "--command", str(agent), "--cage", "none", "--once",
-                 "--as", "bench/w0"]  # fmt: skip
+        words = [*common.rw_command(), "work", "--board", str(where), "--command", str(agent), "--cage", "none",
+                 "--once", "--as", "bench/w0"]  # fmt: skip
         began = time.monotonic()
         done = subprocess.run(words, cwd=peer.folder, env=env, capture_output=True)
         if done.returncode:

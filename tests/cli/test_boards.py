@@ -130,7 +130,9 @@ def test_R23_a_worker_does_what_there_is_on_a_board_elsewhere(rw: Any, tmp_path:
     agent = tmp_path / "agent"
     agent.write_text('#!/bin/sh\nsed -n "s/.*Make \\([a-z]*.txt\\).*/\\1/p" | while read f; do echo x > $f; done\n')
     agent.chmod(0o755)
-    done = rw("work", "--until-empty", "--command", str(agent), "--events", "events", exit=0, timeout=120)["result"]
+    done = rw(
+        "work", "--until-empty", "--command", str(agent), "--cage", "none", "--events", "events", exit=0, timeout=120
+    )["result"]
     assert [(t["task"], t["how"]) for t in done["tasks"]] == [("one", "landed"), ("two", "landed")]
     assert rw.ok("board", "audit")["healthy"]
     assert rw.ok("metrics", "events")["verdicts"]["fixed_true"] == 2

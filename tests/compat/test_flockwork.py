@@ -71,7 +71,19 @@ class Shared:
 
     def start_ours(self, worker: str, *more: str) -> None:
         """Starts a worker of ours."""
-        words = ["work", "--board", self.named, "--command", self.agent, "--worker", worker, "--until-empty", *more]
+        words = [
+            "work",
+            "--board",
+            self.named,
+            "--command",
+            self.agent,
+            "--cage",
+            "none",
+            "--worker",
+            worker,
+            "--until-empty",
+            *more,
+        ]
         self.started.append((worker, subprocess.Popen(
             [sys.executable, "-m", "ropewalk.cli.main", *words, "--as", f"test/{worker}", "--json"],
             cwd=self.folder, env=self.rw.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

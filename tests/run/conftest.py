@@ -23,7 +23,7 @@ class Runs:
     def __init__(self, root: str, folder: Path, env: Mapping[str, str]) -> None:
         self.root, self.folder = root, folder
         self.env = {k: v for k, v in env.items() if not k.startswith("GIT_")} | {
-            "XDG_DATA_HOME": str(folder / "data"), "ROPEWALK_AGENT": "person/me"}  # fmt: skip
+            "XDG_DATA_HOME": str(folder / "data"), "ROPEWALK_AGENT": "person/me", "ROPEWALK_CAGE": "none"}  # fmt: skip
 
     def argv(self, tasks: list[dict[str, Any]] | bytes, *words: str) -> list[str]:
         """Writes a task file and gives the command line that runs it."""

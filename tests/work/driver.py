@@ -18,9 +18,8 @@ import msgspec
 from ropewalk.board.base import Board
 from ropewalk.board.local import LocalBoard
 from ropewalk.core.errors import RopewalkError
-from ropewalk.lane.harness.base import Harness
-from ropewalk.lane.harness.command import CommandHarness
-from ropewalk.lane.harness.scripted import ScriptedHarness
+from ropewalk.lane.adapter import Adapter
+from ropewalk.lane.programs.plain import Command, Scripted
 from ropewalk.run.interrupts import Interrupts
 from ropewalk.run.work.loop import work
 from ropewalk.run.work.options import Options
@@ -34,7 +33,7 @@ def main() -> int:
         asked.pop(name, None) for name in ("command", "beat", "die_at", "remote", "cache")
     )
     lock_wait = asked.pop("lock_wait", 10.0)
-    harness: Harness = ScriptedHarness() if command is None else CommandHarness(command, os.environ["PATH"])
+    harness: Adapter = Scripted() if command is None else Command(command)
 
     def emit(kind: str, **facts: object) -> None:
         line = msgspec.json.encode({"event": kind, **facts}).decode("utf-8")

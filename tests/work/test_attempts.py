@@ -112,7 +112,7 @@ _COUNT = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n"
 
 
 def test_an_agent_gets_three_tries_with_the_output_of_the_check(bench: WorkKit, tmp_path: Path) -> None:
-    script = f'{_COUNT}\ncp "$HOME/../prompt" {tmp_path}/prompt$(cat n)'
+    script = f'{_COUNT}\ncp "$HOME/prompt.md" {tmp_path}/prompt$(cat n)'
     bench.add(task("one", script, 'echo "n is $(cat n)"; test "$(cat n)" = 3'))
     process = bench.work()
     assert bench.state("one") == "done" and bench.files()["n"] == "3\n"

@@ -90,8 +90,8 @@ class Host:
 
     def work(self) -> subprocess.Popen[bytes]:
         """Starts a worker for one task."""
-        return self.start("work", "--command", str(self.agent), "--worker", f"w{self.number}", "--once",
-                          "--events", str(self.folder / "events"))  # fmt: skip
+        return self.start("work", "--command", str(self.agent), "--cage", "none", "--worker", f"w{self.number}",
+                          "--once", "--events", str(self.folder / "events"))  # fmt: skip
 
     def ok(self, child: subprocess.Popen[bytes]) -> None:
         """Waits for the good end of a command."""

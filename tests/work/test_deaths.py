@@ -135,7 +135,7 @@ def test_B14_killed_while_its_check_runs(bench: WorkKit, tmp_path: Path) -> None
 
 def test_B8_workers_that_a_task_kills_are_bounded(bench: WorkKit) -> None:
     """A task that takes its worker along ends as infrastructure, and never as a failure by merit."""
-    bench.add(task("poison", "kill -9 $PPID; sleep 300"))
+    bench.add(task("poison", "kill -9 $(cut -d ' ' -f 4 /proc/$PPID/stat); sleep 300"))
     for number in range(2):
         process = bench.start(f"w{number}")
         assert process.end() == -signal.SIGKILL

@@ -67,8 +67,8 @@ class Place(NamedTuple):
 
     def words(self, worker: str, *more: str) -> list[str]:
         """Gives a worker's command line."""
-        return ["work", "--board", str(self.board), "--command", str(self.folder / "agent"), "--worker", worker,
-                "--as", f"test/{worker}", *more]  # fmt: skip
+        return ["work", "--board", str(self.board), "--command", str(self.folder / "agent"), "--cage", "none",
+                "--worker", worker, "--as", f"test/{worker}", *more]  # fmt: skip
 
     def subject(self) -> Subject:
         """Gives the worker that is struck."""

@@ -191,6 +191,7 @@ def make_context(store: str | None, agent: str | None, *, alone: bool = False) -
         progress=None if alone else _progress,
         data_home=config.folder(settings["data_home"], home),
         cache_home=config.folder(settings["cache_home"], home),
+        config_home=config.folder(settings["config_home"], home),
         settings=settings,
     )
 

@@ -77,6 +77,17 @@ SETTINGS: tuple[Setting, ...] = (
         "the board of tasks: a store's folder or a repository's URL; without it the board of the store",
         "SWARM_ORIGIN",
     ),
+    Setting(
+        "cage",
+        "text",
+        None,
+        "ROPEWALK_CAGE",
+        "--cage",
+        "what holds an agent: full, files or none; without it full, and none for the scripted agent",
+    ),
+    Setting(
+        "config_home", "path", "~/.config", "XDG_CONFIG_HOME", None, "below it is endpoints.toml"
+    ),
     Setting("cache_home", "path", "~/.cache", "XDG_CACHE_HOME", None, "below it is what is known of boards elsewhere"),
     Setting("data_home", "path", "~/.local/share", "XDG_DATA_HOME", None, "below it are workspaces made without --dir"),
 )

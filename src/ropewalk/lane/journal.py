@@ -161,6 +161,25 @@ def finish(store: Store, lane: str, result: Result) -> Result:
     return result
 
 
+def set_verdict(
+    store: Store, lane: str, passed: bool, gate: str = "", *, tree: str = "", changeset: str = "", landed: str = "",
+    reply: dict[str, Any] | None = None,
+) -> Result | None:  # fmt: skip
+    """Adds what the collect gate decided to a lane's result, once; gives the result as it is now (None: it has none).
+
+    What the lane did is not touched by it. A verdict is of its tree alone.
+    """
+    with store.transaction() as tx:
+        found = _need(store, lane)
+        if found.result is None or found.result.passed is not None:
+            return found.result
+        made = msgspec.structs.replace(
+            found.result, passed=passed, gate=gate, tree=tree, changeset=changeset, landed=landed, reply=reply or {},
+        )  # fmt: skip
+        tx.db.run("UPDATE lanes SET result = ? WHERE lane = ?", (msgspec.msgpack.encode(made), lane))
+    return made
+
+
 def replay(store: Store, wanted: str) -> Lane | None:
     """Gives the newest lane with a key whose result may stand for another: done, and passed by the collect gate."""
     rows = store.db.rows(

@@ -8,28 +8,37 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ropewalk.core import clock
-from ropewalk.core.errors import LoginUncagedError
+from ropewalk.core.decoding import UNREADABLE
+from ropewalk.core.errors import BusyError, InvalidError, LoginUncagedError, RopewalkError
 from ropewalk.gateway import endpoints, host, ledger
 from ropewalk.gateway.prices import NOTHING
 from ropewalk.gateway.settings import Lane as Admitted
 from ropewalk.gateway.settings import Upstream
-from ropewalk.lane import journal, supervisor
+from ropewalk.lane import door, journal, supervisor
 from ropewalk.lane.adapter import Adapter, Event, McpServer
+from ropewalk.lane.cage import give, levels
 from ropewalk.lane.cage import room as rooms
 from ropewalk.lane.cage.room import Level, Network, Room
+from ropewalk.lane.door import Who
 from ropewalk.lane.journal import Ingredients, Record, Result
 from ropewalk.lane.order import Order
-from ropewalk.lane.processes import started
-from ropewalk.lane.supervisor import LaneResult, Supervised
-from ropewalk.lane.waits import Limits, State, Waits
+from ropewalk.lane.processes import started, sweep
+from ropewalk.lane.programs import registry
+from ropewalk.lane.programs.plain import Command
+from ropewalk.lane.supervisor import KEPT, LaneResult, Supervised
+from ropewalk.lane.waits import FINAL, Limits, State, Waits
 from ropewalk.store.store import Store
 
+if TYPE_CHECKING:
+    from ropewalk.lane.door_server import Door
+
 _VERSION_SECONDS = 30.0
+_FINISH_TRIES = 5
 
 
 class Wish(NamedTuple):
@@ -37,7 +46,8 @@ class Wish(NamedTuple):
 
     `folder` gets its files, `workspace` is its tree and `repo` the name that the tree has inside the cage. `upstreams`
     are the user's endpoints, of which `named` are the ones to use (none: all that fit). `base` is the tree it starts
-    from, `gateway` the gateway's folder.
+    from, `gateway` the gateway's folder. `files` are put into its home; `home_of` says what they are called inside.
+    `door` has the tools for lanes; `region` and `target` are its task's.
     """
 
     id: str
@@ -65,11 +75,20 @@ class Wish(NamedTuple):
     limits: Limits = Limits()
     waits: Waits = Waits()
     script: Any = None
+    files: Mapping[str, bytes] = {}
     base: str = ""
     schema: str = ""
     check: str = ""
     environment: str = ""
     sample: int = 0
+    door: Door | None = None
+    region: str = ""
+    target: str = "main"
+
+
+def home_of(level: Level, folder: str) -> str:
+    """Gives the path of a lane's home as the lane sees it."""
+    return rooms.HOME if level == "full" else os.path.join(folder, "home")
 
 
 class Outcome(NamedTuple):
@@ -110,10 +129,35 @@ def key(wish: Wish) -> tuple[str, Ingredients]:
         adapter.name, "/".join(adapter.tested), "" if adapter.name == "command" else version(adapter, wish.search),
         wish.model, wish.upstreams[fit[0]].url if fit else "", wish.effort, wish.prompt, wish.base, wish.level,
         wish.network, schema=wish.schema, check=wish.check, environment=wish.environment,
-        tools=tuple(one.name for one in wish.servers), sample=wish.sample,
+        tools=(*(one.name for one in wish.servers), *(wish.door.names if wish.door else ())), sample=wish.sample,
         options=(repr(wish.limits.turns), msgspec.json.encode(wish.script).decode() if wish.script is not None else ""),
     )  # fmt: skip
     return journal.key(what), what
+
+
+class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is what whoever adopts a lane has to know of it; it is in the lane's folder.
+
+    `uid` is who the lane runs as where that is another, `is_free` says that it reaches no model.
+    """
+
+    harness: str
+    limits: Limits
+    waits: Waits
+    level: Level
+    gateway: str = ""
+    uid: int | None = None
+    is_free: bool = False
+
+
+class Running(NamedTuple):
+    """Is a lane that was started, or adopted: what follows it, and what has to be known at its end."""
+
+    lane: str
+    workspace: str
+    kept: Kept
+    supervised: Supervised
+    door: Door | None = None
 
 
 def run(
@@ -129,6 +173,12 @@ def run(
     Raises `E_HARNESS`, `E_CAGE_UNAVAILABLE`, `E_LOGIN_UNCAGED` and `E_PROVIDER` before anything is started, and
     `E_ADAPTER_MISMATCH` when the program refuses how it is started.
     """
+    return follow(store, start(store, wish, tell), stop=stop, meanwhile=meanwhile)
+
+
+def start(store: Store, wish: Wish, tell: Callable[[Event], None] = lambda event: None) -> Running:
+    """Starts a lane and gives it; whoever does not follow it to its end leaves it to be adopted."""
+    levels.choose(wish.level)
     hashed, what = key(wish)
     fit = endpoints.fitting(wish.upstreams, wish.adapter.wires, wish.named)
     if not fit and wish.adapter.wires and wish.level != "none" and wish.adapter.name != "command":
@@ -136,67 +186,188 @@ def run(
             f"no endpoint for {wish.adapter.name} is known, and its own login does not go into a cage",
             harness=wish.adapter.name, wires=list(wish.adapter.wires),
         )  # fmt: skip
-    token, port = "", 0
-    if fit:
-        port = host.ensure(wish.gateway).port
-        admitted = Admitted(wish.id, wish.run, wish.task, wish.adapter.name, tuple(fit), wish.limits.requests,
-                            {name: tuple(paths) for name, paths in wish.adapter.volatile.items()})  # fmt: skip
-        token = host.admit(wish.gateway, admitted, {name: wish.upstreams[name] for name in fit})
     session = wish.session
-    new_session = "" if session else str(uuid.uuid4())
     record = Record(
         wish.id, hashed, wish.run, wish.task, wish.attempt, wish.agent, what, wish.folder, wish.workspace, clock.now(),
         round(clock.monotonic(), 3), clock.boot_id(), session=session,
     )  # fmt: skip
     journal.begin(store, record)
-    order = Order(
-        wish.id, wish.agent, wish.adapter, wish.prompt, wish.workspace, wish.folder, wish.level, wish.search,
-        wish.caller, _room(store, wish, bool(token)) if wish.level != "none" else None, wish.model, wish.effort,
-        session, new_session, wish.servers, wish.gateway if token else "", token, port, wish.extra, wish.limits,
-        wish.waits, wish.script,
-    )  # fmt: skip
-    lane: LaneResult | None = None
+    token, port = "", 0
+    uid = rooms.UID if wish.level != "none" and os.geteuid() == 0 else None
+    kept = Kept(wish.adapter.name, wish.limits, wish.waits, wish.level, wish.gateway if fit else "", uid,
+                not wish.adapter.wires)  # fmt: skip
     try:
+        if fit:
+            port = host.ensure(wish.gateway).port
+            admitted = Admitted(wish.id, wish.run, wish.task, wish.adapter.name, tuple(fit), wish.limits.requests,
+                                {name: tuple(paths) for name, paths in wish.adapter.volatile.items()})  # fmt: skip
+            token = host.admit(wish.gateway, admitted, {name: wish.upstreams[name] for name in fit})
+        order = Order(
+            wish.id, wish.agent, wish.adapter, wish.prompt, wish.workspace, wish.folder, wish.level, wish.search,
+            wish.caller, _room(store, wish, bool(token), uid) if wish.level != "none" else None, wish.model,
+            wish.effort, session, "" if session else str(uuid.uuid4()), wish.servers, kept.gateway, token, port,
+            wish.extra, wish.limits, wish.waits, wish.script, wish.files,
+        )  # fmt: skip
+        if wish.door is not None and door.is_reachable(order):
+            who = Who(wish.id, wish.agent, wish.folder, wish.run, wish.task, wish.region, wish.target)
+            given = wish.door.admit(who, caged=wish.level == "full")
+            wish.door.check(given)
+            order = door.arranged(order, given)
         supervised = Supervised(order, tell)
-        supervised.start()
+        supervised.start(msgspec.json.encode(kept))
         pid = supervised.pid
         journal.set_process(store, wish.id, pid, started(pid), clock.boot_id())
-        lane = supervised.wait(stop, meanwhile=meanwhile)
+    except RopewalkError as error:
+        supervisor.end(wish.folder)
+        _finish(store, wish.id, wish.workspace, kept, _Told("failed", f"{error.code} {error.message}"))
+        if wish.door is not None:
+            wish.door.dismiss(wish.id)
+        raise
+    return Running(wish.id, wish.workspace, kept, supervised, wish.door)
+
+
+def adopt(
+    store: Store, lane: str, tell: Callable[[Event], None] = lambda event: None, entrance: Door | None = None
+) -> Running:
+    """Goes on with a lane whose supervisor is gone: no line that it printed is lost, none is told twice (G4).
+
+    A lane that had a door gets this one. Raises `E_INVALID` for one that ended, and for one whose folder is gone, which
+    is noted as `dead`.
+    """
+    found = journal.need(store, lane)
+    if found.result is not None:
+        raise InvalidError(f"the lane {lane!r} has ended: {found.result.state}", lane=lane)
+    folder = found.record.folder
+    kept = kept_of(folder)
+    if kept is None:
+        kept = Kept(found.record.ingredients.harness, Limits(), Waits(), found.record.ingredients.cage)
+        if not supervisor.is_alive(folder):
+            _finish(store, lane, found.record.workspace, kept, _Told("dead", "nothing of it is there"))
+            raise InvalidError(f"the lane {lane!r} was never started, or its files are gone", lane=lane)
+    order = Order(
+        lane, found.record.agent, registry.reading(kept.harness), "", found.record.workspace, folder, kept.level, "",
+        {}, gateway=kept.gateway, limits=kept.limits, waits=kept.waits,
+    )  # fmt: skip
+    supervised = Supervised(order, tell)
+    supervised.adopt()
+    if entrance is not None:
+        entrance.resume(folder, caged=kept.level == "full")
+    return Running(lane, found.record.workspace, kept, supervised, entrance)
+
+
+def follow(
+    store: Store,
+    running: Running,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Follows a lane to its end and writes its result; none of its processes is left when this returns."""
+    supervised = running.supervised
+    told: State = "running"
+
+    def between() -> None:
+        nonlocal told
+        now = supervised.stands.state
+        if now != told and now not in FINAL and now != "preparing":
+            told = now
+            try:
+                journal.set_state(store, running.lane, now)
+            except BusyError:
+                pass  # the next change of its state is told
+        meanwhile()
+
+    lane: LaneResult | None = None
+    why = _Told("failed", "it could not be followed")
+    try:
+        lane = supervised.wait(stop, meanwhile=between)
+    except RopewalkError as error:
+        why = _Told("failed", f"{error.code} {error.message}")
+        raise
     finally:
+        if running.door is not None:
+            running.door.dismiss(running.lane)
         if lane is None:
-            supervisor.end(wish.folder)
-            journal.finish(store, wish.id, _result(wish, "failed", "it could not be started or followed", token))
-        if token:
-            host.dismiss(wish.gateway, token)
-    return Outcome(lane, journal.finish(store, wish.id, _result(wish, lane.state, lane.reason, token, lane)))
+            supervisor.end(supervised.folder)
+            _finish(store, running.lane, running.workspace, running.kept, why)
+    return Outcome(lane, _finish(store, running.lane, running.workspace, running.kept,
+                                 _Told(lane.state, lane.reason, lane)))  # fmt: skip
 
 
-def _room(store: Store, wish: Wish, bridged: bool) -> Room:
+def abandon(store: Store, above: str, why: str = "its supervisor died") -> list[str]:
+    """Ends the lanes whose ids lie below one and that nobody follows, with all in them; gives those that had no end."""
+    found = [one for one in journal.lanes(store, only_open=True) if one.record.lane.startswith(f"{above}/")]
+    for one in found:
+        folder = one.record.folder
+        supervisor.end(folder)
+        kept = kept_of(folder) or Kept(one.record.ingredients.harness, Limits(), Waits(), "none")
+        _finish(store, one.record.lane, one.record.workspace, kept, _Told("dead", why))
+    return [one.record.lane for one in found]
+
+
+def kept_of(folder: str) -> Kept | None:
+    """Gives what a lane's folder says for whoever adopts it, None for nothing."""
+    try:
+        with open(os.path.join(folder, KEPT), "rb") as file:
+            return msgspec.json.decode(file.read(), type=Kept)
+    except (OSError, *UNREADABLE):
+        return None
+
+
+class _Told(NamedTuple):
+    state: State
+    reason: str
+    lane: LaneResult | None = None
+
+
+def _finish(store: Store, lane: str, workspace: str, kept: Kept, told: _Told) -> Result:
+    """Ends what may be left of a lane, takes its workspace back, lets it out of the gateway, and writes its result."""
+    if told.lane is None or told.lane.exit is None:
+        sweep(lane)  # its shim is gone, so that nobody else would
+    if kept.uid is not None and os.path.isdir(workspace):
+        give.take_back(workspace, kept.uid)
+    result = _result(lane, kept, told)
+    if kept.gateway:
+        host.dismiss(kept.gateway, lane=lane)
+    for _ in range(_FINISH_TRIES):
+        try:
+            return journal.finish(store, lane, result)
+        except BusyError:
+            continue  # a result that is not written is a lane that is lost
+    return journal.finish(store, lane, result)
+
+
+def _room(store: Store, wish: Wish, bridged: bool, uid: int | None) -> Room:
     """Gives the room of a caged lane."""
-    tools = rooms.tool_folders(wish.adapter.program, wish.search)
+    # of a command of the user's own only the files that it names are shown, not what is around them
+    own = isinstance(wish.adapter, Command)
+    tools = rooms.tool_folders("" if own else wish.adapter.program, wish.search)
+    if isinstance(wish.adapter, Command):
+        tools += wish.adapter.files(wish.search)
     if wish.adapter.program == sys.executable:
         import ropewalk
 
         tools += [os.path.realpath(sys.prefix), os.path.dirname(os.path.dirname(os.path.abspath(ropewalk.__file__)))]
-    uid = rooms.UID if os.geteuid() == 0 else None
     return Room(
         wish.workspace, wish.repo, os.path.join(wish.folder, "home"), os.path.join(wish.folder, "tmp"),
         os.path.join(store.layout.repo, "objects"), tuple(dict.fromkeys(tools)),
-        os.path.join(wish.gateway, "door") if bridged else "", "", wish.network, uid,
+        os.path.join(wish.gateway, "door") if bridged else "", network=wish.network, uid=uid,
     )  # fmt: skip
 
 
-def _result(wish: Wish, state: State, reason: str, token: str, lane: LaneResult | None = None) -> Result:
+def _result(lane: str, kept: Kept, told: _Told) -> Result:
     """Gives the journal's result: what the gateway counted goes before what the program says of itself."""
-    seen = ledger.read_activity(os.path.join(wish.gateway, "activity"), wish.id) if token else None
-    account = lane.ending if lane is not None else None
+    followed = told.lane
+    seen = ledger.read_activity(os.path.join(kept.gateway, "activity"), lane) if kept.gateway else None
+    account = followed.ending if followed is not None else None
     tokens = seen.tokens if seen is not None and seen.requests else account.tokens if account is not None else None
     cost = seen.cost if seen is not None else NOTHING
-    costs_nothing = not wish.adapter.wires
+    dollars = cost.dollars if kept.gateway else 0.0 if kept.is_free else None
     return Result(
-        state, reason, account.text if account else "", round(lane.seconds, 3) if lane else 0.0, tokens,
-        cost.dollars if token else 0.0 if costs_nothing else None, cost.mark if token else "" if costs_nothing else "*",
-        account.turns if account else 0, lane.tools if lane else 0, wish.level,
-        lane.exit.code if lane is not None and lane.exit is not None else None, account.session if account else None,
-        account.denied if account else 0, requests=seen.requests if seen is not None else 0,
+        told.state, told.reason, account.text if account else "", round(followed.seconds, 3) if followed else 0.0,
+        tokens, dollars, cost.mark if kept.gateway else "" if kept.is_free else "*",
+        account.turns if account else 0, followed.tools if followed else 0, kept.level,
+        followed.exit.code if followed is not None and followed.exit is not None else None,
+        account.session if account else None, account.denied if account else 0,
+        requests=seen.requests if seen is not None else 0,
     )  # fmt: skip

@@ -18,7 +18,6 @@ from ropewalk.lane.waits import Limits, Waits
 from ropewalk.workspace.files import Files
 
 PROMPT = "prompt.md"
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 MOST = 10_000_000
 """Is how long a prompt may be, in bytes."""
 
@@ -27,8 +26,9 @@ class Order(NamedTuple):
     """Is one lane: its id (`run/task/attempt`), its agent, and everything it is started with.
 
     `folder` is the lane's own on the host: streams, records and `home` are in it. `search` is the PATH it gets, and
-    `extra` further variables, `files` are put into its home; `caller` is the environment of whoever asks, of which an allow-list goes on. `gateway`
-    is the gateway's folder, with `token` for this lane; without one the program reaches its provider by itself.
+    `extra` further variables; `caller` is the environment of whoever asks, of which an allow-list goes on. `files` are
+    put into its home. `gateway` is the gateway's folder, with `token` for this lane; without one the program reaches
+    its provider by itself.
     """
 
     id: str
@@ -82,6 +82,7 @@ def prepare(order: Order) -> Prepared:
     program = shutil.which(adapter.program, path=order.search) if adapter.program else None
     if adapter.program and program is None:
         raise HarnessError(f"{adapter.program!r} is not installed", hint=adapter.install, program=adapter.program)
+    program = os.path.abspath(program) if program else None
     if order.level == "files" and order.room is not None:
         _check_reachable(order.room, program or "")
     workspace = order.room.inside if full and order.room else order.workspace
@@ -103,7 +104,7 @@ def prepare(order: Order) -> Prepared:
             os.makedirs(path, mode=0o700, exist_ok=True)
         with Files(home) as files:
             # a home that was used before is the agent's, links in it among what it left
-            for name, data in {**launch.files, PROMPT: text}.items():
+            for name, data in {**launch.files, **order.files, PROMPT: text}.items():
                 files.put(os.fsencode(name), data, mode=0o600)
         _put(os.path.join(order.folder, "stdin"), launch.stdin)
         if caged and room.uid is not None:

@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,15 +21,22 @@ from ropewalk.core import clock
 from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import AdapterMismatchError, HarnessError, os_error
 from ropewalk.gateway.ledger import read_activity
-from ropewalk.lane import processes, waits
+from ropewalk.lane import door, processes, waits
 from ropewalk.lane.adapter import Adapter, Ending, Event
+from ropewalk.lane.cage import levels
 from ropewalk.lane.cage import room as rooms
 from ropewalk.lane.order import Order, prepare
 from ropewalk.lane.waits import Facts, Judgement, State
 
+KEPT = "kept.json"
+"""Is the file in a lane's folder by which another supervisor goes on with it."""
+
+_NO_PROGRAM, _UNSTARTED = 127, " can't be started: "
+"""Are how the shim, or what stands around the agent in a cage, say that there is no starting it."""
+
 _SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim.py")
 _START_SECONDS = 20.0
-_LOOK = 2.0
+_LOOK, _END_SECONDS = 2.0, 8.0
 _CHUNK = 1 << 20
 _LINE = 16 << 20
 
@@ -72,13 +79,18 @@ class Supervised:
         self._needs_input = False
         self._work = processes.Work(0, 0.0, 0)
         self._looked = 0.0
+        self._offered: Collection[str] = ()
         self._shim: subprocess.Popen[bytes] | None = None
 
     # beginning
 
-    def start(self) -> None:
-        """Starts the lane; `E_HARNESS`, `E_ADAPTER_MISMATCH` or `E_CAGE_UNAVAILABLE` when it can't be."""
+    def start(self, kept: bytes = b"{}") -> None:
+        """Starts the lane; `E_HARNESS`, `E_ADAPTER_MISMATCH` or `E_CAGE_UNAVAILABLE` when it can't be.
+
+        `kept` is put into its folder for whoever adopts it.
+        """
         prepare(self.order)
+        _put_file(self.folder, KEPT, kept)
         _, python = rooms.python()
         try:
             self._shim = subprocess.Popen(
@@ -92,6 +104,12 @@ class Supervised:
             if self._shim.poll() is not None or clock.monotonic() > until:
                 raise HarnessError("the lane's shim did not start", program=python)
             time.sleep(0.005)
+
+    def leave(self) -> None:
+        """Lets go of a lane that this process started, for another to adopt."""
+        if self._shim is not None:
+            self._shim.returncode = 0  # nobody here waits for it any more
+            self._shim = None
 
     def adopt(self) -> bool:
         """Goes on with a lane that another supervisor started; says whether it still runs."""
@@ -112,7 +130,8 @@ class Supervised:
             self._looked = now
             self._look(now)
         if self._asked_to_end is None:
-            self.stands = waits.judge(self._facts(now), self.order.limits, self.order.waits)
+            facts = self._facts(now)
+            self.stands = self._tools_missing() or waits.judge(facts, self.order.limits, self.order.waits)
             if self.stands.end:
                 self.end(self.stands)
         return None
@@ -159,7 +178,9 @@ class Supervised:
 
     def _line(self, line: bytes, *, fresh: bool) -> None:
         for event in self.reader.line(line):
-            if event.kind == "tool":
+            if event.kind == "started" and not self.order.gateway:
+                self._offered = event.facts.get("tools") or ()
+            elif event.kind == "tool":
                 self.tools += 1
                 self._needs_input = False
             elif event.kind == "turn":
@@ -188,6 +209,7 @@ class Supervised:
         seen = read_activity(os.path.join(self.order.gateway, "activity"), self.order.id)
         if seen is None:
             return facts
+        self._offered = seen.tools
         shift = clock.monotonic() - time.time()  # its times are of another clock
 
         def at(when: float) -> float:
@@ -196,6 +218,13 @@ class Supervised:
         return facts._replace(open=seen.open, sent=at(seen.sent), byte=at(seen.byte), ended=at(seen.ended),
                               wants_tool=seen.wants_tool, limited=at(seen.limited), tokens=seen.tokens.total,
                               dollars=seen.cost.dollars)  # fmt: skip
+
+    def _tools_missing(self) -> Judgement | None:
+        """Gives the end of an agent whose model was offered tools, but not those of its servers: no fault of its own."""
+        if not self._offered or not self.order.adapter.offers_tools:
+            return None
+        lost = door.missing(self.order.servers, self._offered)
+        return Judgement("dead", f"tools_missing: {', '.join(lost)}"[:500], end=True) if lost else None
 
     # steering and ending
 
@@ -226,12 +255,20 @@ class Supervised:
             self._shim.wait(10)
         left = _read(self.folder, "exit.json")
         stderr = tail(os.path.join(self.folder, "stderr"))
-        ended = Exit(int(left["code"]), float(left["seconds"])) if "code" in left else None
+        ended = Exit(self._code(int(left["code"])), float(left["seconds"])) if "code" in left else None
         code = ended.code if ended is not None else -signal.SIGKILL
+        if self._asked_to_end is not None and self._asked_to_end.state == "done":
+            code = 0  # it was ended by us after its result, so its own word counts
         account = self.reader.ending(code, stderr)
+        self._facts(clock.monotonic())
+        self._asked_to_end = self._asked_to_end or self._tools_missing()
         state, reason = self._state(account, ended, stderr)
         seconds = ended.seconds if ended is not None else clock.monotonic() - self._began
-        return LaneResult(state, reason, account, ended, seconds, self.tools, self.order.level, stderr)
+        return LaneResult(state, reason, account, ended, seconds, self.tools, levels.named(self.order.level), stderr)
+
+    def _code(self, code: int) -> int:
+        """Gives the agent's exit code; what stands around it in a full cage tells a signal as 128 and its number."""
+        return 128 - code if self.order.level == "full" and 128 < code <= 192 else code
 
     def _state(self, account: Ending, ended: Exit | None, stderr: str) -> tuple[State, str]:
         asked = self._asked_to_end
@@ -239,6 +276,8 @@ class Supervised:
             return asked.state, asked.reason
         if ended is None:
             return "dead", "its shim died"
+        if ended.code == _NO_PROGRAM and not self._read and _UNSTARTED in stderr:
+            raise HarnessError(stderr.splitlines()[-1][:500], hint=self.order.adapter.install)
         if account.ok:
             return "done", account.reason
         if refused := self.order.adapter.explain(stderr):
@@ -299,6 +338,9 @@ def end(folder: str, grace: float = 2.0) -> None:
     if is_alive(folder) and proc.get("pid"):
         ask(folder, {"do": "signal", "signal": int(signal.SIGKILL)})
         processes.end_below(int(proc["pid"]))
+    until = clock.monotonic() + _END_SECONDS
+    while is_alive(folder) and clock.monotonic() < until:
+        time.sleep(0.01)  # it writes down how it ended
 
 
 def tail(path: str, size: int = 8000) -> str:
@@ -327,10 +369,17 @@ def _offset(folder: str) -> int:
 
 
 def _put_offset(folder: str, offset: int) -> None:
-    path = os.path.join(folder, "told.json")
-    with open(f"{path}.new", "wb") as file:
-        file.write(msgspec.json.encode({"offset": offset}))
-    os.replace(f"{path}.new", path)
+    _put_file(folder, "told.json", msgspec.json.encode({"offset": offset}))
+
+
+def _put_file(folder: str, name: str, data: bytes) -> None:
+    path = os.path.join(folder, name)
+    try:
+        with open(f"{path}.new", "wb") as file:
+            file.write(data)
+        os.replace(f"{path}.new", path)
+    except OSError as error:
+        raise os_error(error, "write of a lane's files") from None
 
 
 def _read(folder: str, name: str) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class Context:
         data_home: str = "",
         state_home: str = "",
         cache_home: str = "",
+        config_home: str = "",
         settings: Mapping[str, config.Value] | None = None,
     ) -> None:
         self.cwd = cwd
@@ -49,6 +50,7 @@ class Context:
         self.data_home = data_home
         self.state_home = state_home
         self.cache_home = cache_home
+        self.config_home = config_home
         self.settings = dict(settings) if settings is not None else config.resolve({}, {})
         self._store: Store | None = None
         self._board: tuple[str, Board] | None = None

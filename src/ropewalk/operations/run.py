@@ -5,19 +5,32 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from ropewalk.core.errors import BusyError, HarnessError, InvalidError, NotFoundError, UnsupportedError
+from ropewalk.core.errors import (
+    AdapterMismatchError,
+    BusyError,
+    CageUnavailableError,
+    HarnessError,
+    InvalidError,
+    LoginUncagedError,
+    NotFoundError,
+    ProviderError,
+    UnsupportedError,
+)
 from ropewalk.core.ids import check_ref
+from ropewalk.operations import crew
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
 from ropewalk.run import report
 from ropewalk.run.report import Summary
 
 FOUND, STOPPED = 10, 130
+LANES = (HarnessError, AdapterMismatchError, CageUnavailableError, LoginUncagedError, ProviderError)
+"""Are the errors of whatever starts lanes."""
 
 
 class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,11 +38,11 @@ class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     tasks: Annotated[str, Meta(min_length=1, description="the task file: JSON, or TOML by its name")]
     jobs: Annotated[int, Meta(ge=1, le=256, description="how many agents at once")] = 4
-    harness: Annotated[Literal["scripted", "command"], Meta(description="what starts the agents")] | None = None
-    command: (
-        Annotated[str, Meta(max_length=100_000, description="the agent program: it reads the prompt on standard input")]
-        | None
-    ) = None
+    harness: crew.Harness | None = None
+    command: crew.Command | None = None
+    cage: crew.Cage | None = None
+    model: Annotated[str, Meta(max_length=200, description="the model, as the harness names it")] = ""
+    effort: Annotated[str, Meta(max_length=20, description="how hard it thinks: low, medium, high or max")] = ""
     check: (
         Annotated[str, Meta(max_length=100_000, description="a shell command that must pass on each merged tree")]
         | None
@@ -39,9 +52,7 @@ class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ) = None
     seconds: Annotated[float, Meta(gt=0, le=604_800, description="how long an agent's turn may take")] = 3600.0
     check_seconds: Annotated[float, Meta(gt=0, le=86_400, description="how long a check may take")] = 1800.0
-    pass_env: Annotated[
-        list[str], Meta(max_length=100, description="a variable that agents get from your environment")
-    ] = []
+    pass_env: crew.PassEnv = []
     keep: Annotated[bool, Meta(description="keep the workspaces of landed tasks too")] = False
 
 
@@ -50,7 +61,7 @@ class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request=RunRequest,
     response=Summary,
     summary="Run tasks by agents at once, each in its own workspace, and land what passes",
-    errors=(InvalidError, NotFoundError, HarnessError, BusyError),
+    errors=(InvalidError, NotFoundError, *LANES, BusyError),
     writes=True,
     command=Command(),
 )
@@ -61,10 +72,8 @@ def run(ctx: Context, req: RunRequest) -> Summary:
 
     with ctx.read_file(req.tasks) as file:
         todo = tasks.parse(file.read(), req.tasks)
-    harness = _harness(ctx, req, todo)
-    missing = [name for name in req.pass_env if name not in ctx.env]
-    if missing:
-        raise InvalidError(f"the environment has no {missing[0]}", variables=missing)
+    harness = crew.adapter(ctx, req.harness, req.command, "scripted")
+    _check_scripts(harness.name, todo)
     options = runner.Options(
         harness=harness,
         caller=ctx.env,
@@ -75,10 +84,8 @@ def run(ctx: Context, req: RunRequest) -> Summary:
         seconds=req.seconds,
         check_seconds=req.check_seconds,
         keep=req.keep,
+        ways=crew.ways(ctx, harness, cage=req.cage, pass_env=req.pass_env, model=req.model, effort=req.effort),
     )
-    if req.pass_env:
-        harness = Passing(harness, {name: ctx.env[name] for name in req.pass_env})
-        options = options._replace(harness=harness)
     with Interrupts() as interrupts:
         done = runner.run(ctx.store, ctx.agent, todo, options, interrupts, watcher(ctx))
     if done.state == "stopped":
@@ -88,55 +95,20 @@ def run(ctx: Context, req: RunRequest) -> Summary:
     return done
 
 
-def _harness(ctx: Context, req: RunRequest, todo: list[Any]) -> Any:
-    from ropewalk.lane.harness.command import CommandHarness
-    from ropewalk.lane.harness.scripted import ScriptedHarness
-
-    kind = req.harness or ("command" if req.command is not None else "scripted")
-    scripted = [task.id for task in todo if task.script is not None]
-    if kind == "command":
-        if req.command is None:
-            raise InvalidError("the command harness needs a command", hint="give --command 'PROGRAM ARGS'")
-        if scripted:
+def _check_scripts(harness: str, todo: list[Any]) -> None:
+    """Raises for a task whose script nobody would follow, and for one that the scripted agent could not do."""
+    if harness == "scripted":
+        without = [task.id for task in todo if task.script is None and "```script" not in task.prompt]
+        if without:
             raise InvalidError(
-                f"{scripted[0]} has a script, which only the scripted agent follows", tasks=scripted[:100]
+                f"{without[0]} has no script for the scripted agent",
+                hint="name an agent program with --command, or give each task a script",
+                tasks=without[:100],
             )
-        return CommandHarness(req.command, ctx.env.get("PATH", os.defpath))
-    if req.command is not None:
-        raise InvalidError("a command goes with the harness `command` alone")
-    without = [task.id for task in todo if task.script is None and "```script" not in task.prompt]
-    if without:
-        raise InvalidError(
-            f"{without[0]} has no script for the scripted agent",
-            hint="name an agent program with --command, or give each task a script",
-            tasks=without[:100],
-        )
-    return ScriptedHarness()
-
-
-class Passing:
-    """Is a harness whose agents get some more variables of the caller."""
-
-    def __init__(self, inner: Any, extra: dict[str, str]) -> None:
-        self._inner, self._extra = inner, extra
-        self.name: str = inner.name
-        self.family: str = inner.family
-
-    def argv(self) -> list[str]:
-        """Gives the command line."""
-        return list(self._inner.argv())
-
-    def env(self) -> dict[str, str]:
-        """Gives the variables, the caller's among them."""
-        return {**self._inner.env(), **self._extra}
-
-    def prompt(self, text: str, script: Any) -> bytes:
-        """Gives what the agent reads."""
-        return bytes(self._inner.prompt(text, script))
-
-    def event(self, line: bytes) -> Any:
-        """Gives what a line of the agent's says."""
-        return self._inner.event(line)
+        return
+    scripted = [task.id for task in todo if task.script is not None]
+    if scripted:
+        raise InvalidError(f"{scripted[0]} has a script, which only the scripted agent follows", tasks=scripted[:100])
 
 
 def watcher(ctx: Context) -> Callable[[dict[str, Any]], None]:

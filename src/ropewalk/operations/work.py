@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from ropewalk.board.base import Board
-from ropewalk.core.errors import HarnessError, InvalidError
+from ropewalk.core.errors import InvalidError
+from ropewalk.operations import crew
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
+from ropewalk.operations.run import LANES
 from ropewalk.operations.task import ON_A_BOARD, BoardName, TaskName
 from ropewalk.run.work.options import CHECK_SECONDS, SECONDS, Options, Report
 from ropewalk.store.store import Store
@@ -24,11 +25,9 @@ class WorkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Takes which tasks to do, who does them, and when to end."""
 
     tasks: Annotated[list[TaskName], Meta(max_length=100_000, description="only these tasks")] = []
-    command: (
-        Annotated[str, Meta(max_length=100_000, description="the agent program: it reads the prompt on standard input")]
-        | None
-    ) = None
-    harness: Annotated[Literal["scripted", "command"], Meta(description="what starts the agents")] | None = None
+    command: crew.Command | None = None
+    harness: crew.Harness | None = None
+    cage: crew.Cage | None = None
     model: Annotated[str, Meta(max_length=200, description="the model, as claims and verdicts name it")] = ""
     worker: Annotated[str, Meta(max_length=64, description="the worker's name; without it made of --as")] | None = None
     once: Annotated[bool, Meta(description="do one task, then end")] = False
@@ -45,9 +44,7 @@ class WorkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     events: (
         Annotated[str, Meta(max_length=4096, description="a file that gets each event as a line of JSON")] | None
     ) = None
-    pass_env: Annotated[
-        list[str], Meta(max_length=100, description="a variable that agents get from your environment")
-    ] = []
+    pass_env: crew.PassEnv = []
     board: BoardName | None = None
 
 
@@ -56,7 +53,7 @@ class WorkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request=WorkRequest,
     response=Report,
     summary="Work on a board: take tasks, have agents do them, land what passes; watches until stopped",
-    errors=(*ON_A_BOARD, HarnessError),
+    errors=(*ON_A_BOARD, *LANES),
     writes=True,
     tool="",
     store=False,
@@ -71,10 +68,8 @@ def work(ctx: Context, req: WorkRequest) -> Report:
 
     if req.once and req.until_empty:
         raise InvalidError("--once or --until-empty, not both")
-    missing = [name for name in req.pass_env if name not in ctx.env]
-    if missing:
-        raise InvalidError(f"the environment has no {missing[0]}", variables=missing)
-    harness = _harness(ctx, req)
+    harness = crew.adapter(ctx, req.harness, req.command)
+    ways = crew.ways(ctx, harness, cage=req.cage, pass_env=req.pass_env, model=req.model)
     worker = req.worker or ctx.agent.replace("/", "-")[:64]
     board = ctx.board(req.board)
     board.refresh()
@@ -88,7 +83,7 @@ def work(ctx: Context, req: WorkRequest) -> Report:
                 jobs=req.jobs, seconds=req.seconds, check_seconds=req.check_seconds, attempts=req.attempts,
                 heirs=req.heirs, patience=req.patience,
                 another=None if isinstance(board, LocalBoard) else _another(ctx, req.board),
-                landing=landing_for(board),
+                landing=landing_for(board), ways=ways,
             )  # fmt: skip
             done = run(board, store, options)
     finally:
@@ -102,24 +97,6 @@ def _another(ctx: Context, named: str | None) -> Callable[[Store], Board]:
 
     meant = opening.find(named, ctx.env, ctx.cwd, ctx.named_root)
     return lambda store: opening.open_board(meant, ctx.cache_home, wait=ctx.remote_wait)
-
-
-def _harness(ctx: Context, req: WorkRequest) -> Any:
-    from ropewalk.lane.harness.command import CommandHarness
-    from ropewalk.lane.harness.scripted import ScriptedHarness
-    from ropewalk.operations.run import Passing
-
-    kind = req.harness or ("command" if req.command is not None else None)
-    if kind is None:
-        raise InvalidError("who does the tasks?", hint="give --command 'PROGRAM ARGS', or --harness scripted")
-    if kind == "command" and req.command is None:
-        raise InvalidError("the command harness needs a command", hint="give --command 'PROGRAM ARGS'")
-    if kind == "scripted" and req.command is not None:
-        raise InvalidError("a command goes with the harness `command` alone")
-    made: Any = ScriptedHarness()
-    if req.command is not None:
-        made = CommandHarness(req.command, ctx.env.get("PATH", os.defpath))
-    return Passing(made, {name: ctx.env[name] for name in req.pass_env}) if req.pass_env else made
 
 
 class _Events:

@@ -18,7 +18,7 @@ from ropewalk.core.errors import InvalidError, RopewalkError
 from ropewalk.core.events import Event
 from ropewalk.core.ids import path_text
 from ropewalk.core.process import git, git_env, git_program, run
-from ropewalk.lane.harness.scripted import ScriptedHarness
+from ropewalk.lane.programs.plain import Scripted
 from ropewalk.remote import exporting, importing
 from ropewalk.run import report, runner
 from ropewalk.run.interrupts import Interrupts
@@ -99,7 +99,7 @@ def demo(
         tell(f"{wanted.agents} agents start on {len(tasks)} tasks")
         killer = KillingLander(wanted.seed)
         options = runner.Options(
-            ScriptedHarness(), wanted.caller, os.path.join(wanted.scratch, "data"), jobs=wanted.agents, seconds=120.0,
+            Scripted(), wanted.caller, os.path.join(wanted.scratch, "data"), jobs=wanted.agents, seconds=120.0,
             check_seconds=120.0, lander=killer, export=False,
         )  # fmt: skip
         done = runner.run(store, "ropewalk/demo", tasks, options, interrupts, watch)

@@ -17,12 +17,13 @@ from ropewalk.core import clock, durable
 from ropewalk.core.errors import InvalidError, NotFoundError
 from ropewalk.core.events import Event, EventLog
 from ropewalk.core.ids import short_ref
-from ropewalk.lane.harness.base import Harness
+from ropewalk.lane.adapter import Adapter
 from ropewalk.run import publish, report
 from ropewalk.run.interrupts import Interrupts
 from ropewalk.run.lander import Here, Lander
 from ropewalk.run.report import Summary, TaskReport
 from ropewalk.run.tasks import Task
+from ropewalk.run.turn import Ways
 from ropewalk.run.worker import Settings, Worker
 from ropewalk.store import refs, revisions
 from ropewalk.store.oplog import Move
@@ -32,7 +33,7 @@ from ropewalk.store.store import Store
 class Options(NamedTuple):
     """Is how a run is done: `onto` is the full name of the ref to land on (None: a new `run/ID`)."""
 
-    harness: Harness
+    harness: Adapter
     caller: Mapping[str, str]
     data_home: str
     onto: str | None = None
@@ -43,6 +44,7 @@ class Options(NamedTuple):
     lander: Lander = Here()
     keep: bool = False
     export: bool = True
+    ways: Ways = Ways()
 
 
 def new_id() -> str:
@@ -86,7 +88,7 @@ def run(
                  harness=options.harness.name, jobs=options.jobs)  # fmt: skip
         settings = Settings(
             run_id, ref, folder, options.data_home, options.caller, options.harness, options.lander, options.check,
-            options.seconds, options.check_seconds, options.keep,
+            options.seconds, options.check_seconds, options.keep, options.ways,
         )  # fmt: skip
         done, stopped = _Schedule(store.layout.root, tasks, settings, options.jobs, log).run(interrupts)
         seconds = clock.monotonic() - began

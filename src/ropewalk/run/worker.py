@@ -12,11 +12,13 @@ import msgspec
 
 from ropewalk.core import clock
 from ropewalk.core.errors import CheckFailedError, ConflictError, RopewalkError
-from ropewalk.lane.harness.base import Harness, LaneEvent
-from ropewalk.lane.supervise import Lane, LaneResult, run_lane
+from ropewalk.lane.adapter import Adapter, Event
+from ropewalk.lane.lanes import Outcome
+from ropewalk.run import turn as turns
 from ropewalk.run.lander import Lander
 from ropewalk.run.report import TaskReport
 from ropewalk.run.tasks import Task
+from ropewalk.run.turn import Before, Turn, Ways
 from ropewalk.store.store import Store
 from ropewalk.workspace import checkout, move, removal, snapshot, state
 from ropewalk.workspace.landing import Wish
@@ -34,12 +36,13 @@ class Settings(NamedTuple):
     folder: str
     data_home: str
     caller: Mapping[str, str]
-    harness: Harness
+    harness: Adapter
     lander: Lander
     check: str | None
     seconds: float
     check_seconds: float
     keep: bool = False
+    ways: Ways = Ways()
 
 
 class _Failed(Exception):
@@ -93,6 +96,8 @@ class _Job:
         self.usage: dict[str, int] = {}
         # one key for all tries of the task's land: however a try ends, the task lands once
         self.key = str(uuid.uuid4())
+        self._before: Before | None = None
+        self._lanes: list[str] = []
 
     def run(self) -> str:
         if self.worker.stop.is_set():
@@ -143,19 +148,24 @@ class _Job:
         while True:
             result = self._lane(report)
             self._keep("when its agent ended")
-            for name, count in result.usage.items():
+            for name, count in turns.counted(result.result.tokens).items():
                 self.usage[name] = self.usage.get(name, 0) + count
-            self._tell("agent_ended", how=result.how, code=result.code, seconds=result.seconds, tools=result.tools)
-            if result.how == "stopped" or self.worker.stop.is_set():
+            how, code = turns.how(result), turns.code(result)
+            self._tell("agent_ended", how=how, code=code, seconds=result.result.seconds, tools=result.lane.tools,
+                       cage=result.lane.level)  # fmt: skip
+            if how == "stopped" or self.worker.stop.is_set():
                 raise _Stopped
-            if result.how == "timeout":
+            if how == "timeout":
                 raise _Failed(f"the agent did not end within {self.settings.seconds:g} s")
-            if result.how == "done":
-                self._judge(result)
+            if how == "done":
+                if not result.lane.ending.ok:
+                    raise _Failed(f"the agent ended with {code}: {turns.words(result)[:500]}")
                 return
+            if how != "died":
+                raise _Failed(f"the agent was {how}: {result.lane.reason}")
             self.deaths += 1
             if self.deaths > MAX_DEATHS:
-                raise _Failed(f"the agent was killed {self.deaths} times, last by signal {-result.code}")
+                raise _Failed(f"the agent was killed {self.deaths} times, last by signal {-code}")
             if report is None:
                 # what a killed agent left half done is archived, and it starts anew
                 ws = state.need(self.store, self.name)
@@ -163,39 +173,31 @@ class _Job:
                     removal.delete(self.store, ws, self.agent, force=True, bin=self._folder("trash"))
                 self._create()
 
-    def _judge(self, result: LaneResult) -> None:
-        said = str(result.reported.facts.get("text", "")) if result.reported is not None else ""
-        if result.code:
-            words = said or (result.tail.splitlines() or ["no word on standard error"])[-1]
-            raise _Failed(f"the agent ended with {result.code}: {words[:500]}")
-        if result.reported is not None and result.reported.facts.get("ok") is False:
-            raise _Failed(f"the agent reported a failure: {said[:500]}")
-
-    def _lane(self, report: dict[str, Any] | None) -> LaneResult:
+    def _lane(self, report: dict[str, Any] | None) -> Outcome:
         settings = self.settings
         number = self.turns + self.deaths
         folder = os.path.join(settings.folder, "lanes", self.task.id, str(number))
-        os.makedirs(folder, exist_ok=True)
-        extra: dict[str, str] = {}
         text = self.task.prompt
         if report is not None:
-            path = os.path.join(folder, "conflict.json")
-            with open(path, "wb") as file:
-                file.write(msgspec.json.encode(report))
-            extra["ROPEWALK_CONFLICT"] = path
             text = f"{conflict_words(report)}\n\nThe task was:\n\n{text}"
         ws = state.need(self.store, self.name)
-        lane = Lane(
-            f"{settings.run}/{self.task.id}/{number}", self.agent, ws.path, folder,
-            settings.harness.prompt(text, self.task.script), self.store.layout.root, settings.seconds, extra,
+        one = Turn(
+            f"{settings.run}/{self.task.id}/{number}", self.agent, folder, ws.path,
+            self.store.objects.commit(ws.base).tree, text, settings.run, self.task.id, number, settings.seconds,
+            self.task.script, report, {"ROPEWALK_STORE": self.store.layout.root},
+            self._before if report is not None else None, check=self.task.check or settings.check or "",
         )  # fmt: skip
         interval = snapshot.Interval(self.name, self.agent, SNAPSHOT_SECONDS)
-        return run_lane(
-            lane, settings.harness, settings.caller, stop=self.worker.stop, tell=self._event,
-            meanwhile=lambda: self._keep_now_and_then(interval),
+        done = turns.take(
+            self.store, settings.harness, settings.caller, settings.ways, one, stop=self.worker.stop.is_set,
+            tell=self._event, meanwhile=lambda: self._keep_now_and_then(interval),
         )  # fmt: skip
+        self._lanes.append(one.id)
+        session = done.lane.ending.session
+        self._before = Before(folder, session) if session else None
+        return done
 
-    def _event(self, event: LaneEvent) -> None:
+    def _event(self, event: Event) -> None:
         if event.kind in ("message", "error"):
             self._tell(f"agent_{event.kind}", **event.facts)
         elif event.kind == "tool":

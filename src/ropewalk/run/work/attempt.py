@@ -20,8 +20,10 @@ from ropewalk.board.state import Status
 from ropewalk.board.wire import Outcome
 from ropewalk.core import clock
 from ropewalk.core.errors import BusyError, FencedError, RopewalkError, UnsupportedError, os_error
-from ropewalk.lane.harness.base import LaneEvent
-from ropewalk.lane.supervise import Lane, LaneResult, run_lane
+from ropewalk.lane.adapter import Event
+from ropewalk.lane.lanes import Outcome as Done
+from ropewalk.run import turn as turns
+from ropewalk.run.turn import Before, Turn
 from ropewalk.run.work import evidence, prompt
 from ropewalk.run.work.landing import Change, Landing, Result
 from ropewalk.run.work.lease import Heart, Lease
@@ -94,6 +96,7 @@ class Attempt:
         self._tree = ""
         self._agent_rc = 0
         self._landed = False
+        self._before: Before | None = None
         # one key for all tries of the attempt's land: however a try ends, it lands once
         self._key = str(uuid.uuid4())
 
@@ -204,48 +207,44 @@ class Attempt:
         self._check_stop()
         self.turns += 1
         result = self._lane(text, report)
-        self.seconds += result.seconds
-        for name, count in result.usage.items():
+        self.seconds += result.result.seconds
+        for name, count in turns.counted(result.result.tokens).items():
             self.usage[name] = self.usage.get(name, 0) + count
-        self._agent_rc = result.code
-        self._tell("agent_ended", how=result.how, code=result.code, seconds=result.seconds)
+        how, self._agent_rc = turns.how(result), turns.code(result)
+        self._tell("agent_ended", how=how, code=self._agent_rc, seconds=result.result.seconds)
         self._check_stop()
-        if result.how == "timeout":
+        if how == "timeout":
             raise _Dead(124, f"timeout: the agent did not end within {self._limit:g} s", structural=False)
-        if result.how == "died":
-            raise _Dead(result.code, f"crash: the agent was ended by signal {-result.code}")
-        said = str(result.reported.facts.get("text", "")) if result.reported is not None else ""
-        if result.reported is not None and result.reported.facts.get("ok") is False:
-            self._agent_rc = self._agent_rc or 1
-        if self._agent_rc and self._present() == self._tree:
-            words = said or (result.tail.splitlines() or ["no word on standard error"])[-1]
+        if how == "died":
+            raise _Dead(self._agent_rc, f"crash: the agent was ended by signal {-self._agent_rc}")
+        if how == "stalled":
+            raise _Dead(self._agent_rc, f"stalled: {result.lane.reason}")
+        if not result.lane.ending.ok and self._present() == self._tree:
+            words = turns.words(result)
             raise _Dead(self._agent_rc, f"provider: the agent ended with {self._agent_rc} and changed nothing: {words}")
 
-    def _lane(self, text: str, report: dict[str, Any] | None) -> LaneResult:
+    def _lane(self, text: str, report: dict[str, Any] | None) -> Done:
         options = self.options
         folder = os.path.join(self.bench.places.of(self.attempt), str(self.turns))
         extra = {"ROPEWALK_TASK": self.task.id, "ROPEWALK_ATTEMPT": self.attempt}
-        try:
-            os.makedirs(folder, exist_ok=True)
-            if report is not None:
-                extra["ROPEWALK_CONFLICT"] = path = os.path.join(folder, "conflict.json")
-                with open(path, "wb") as file:
-                    file.write(msgspec.json.encode(report))
-        except OSError as error:
-            raise os_error(error, "making a lane's files") from None
         ws = workspaces.need(self.store, self.attempt)
-        lane = Lane(
-            self.attempt, self.bench.actor, ws.path, folder, options.harness.prompt(text, None), None, self._limit,
-            extra,
+        one = Turn(
+            f"{self.attempt}/{self.turns}", self.bench.actor, folder, ws.path,
+            self.store.objects.commit(ws.base).tree, text, options.worker, self.task.id, self.turns, self._limit, None,
+            report, extra, self._before, self._model, self.task.effort, check=self.task.check,
         )  # fmt: skip
         try:
-            return run_lane(lane, options.harness, options.caller, stop=self.lease.stop, tell=self._event)
+            done = turns.take(self.store, options.harness, options.caller, options.ways, one,
+                              stop=self.lease.stop.is_set, tell=self._event)  # fmt: skip
         except RopewalkError as error:
             if self.turns == 1:
                 raise _Unstartable(f"{error.code} {error.message}") from None
             raise
+        session = done.lane.ending.session
+        self._before = Before(folder, session) if session else None
+        return done
 
-    def _event(self, event: LaneEvent) -> None:
+    def _event(self, event: Event) -> None:
         if event.kind in ("message", "error"):
             self._tell(f"agent_{event.kind}", **event.facts)
 

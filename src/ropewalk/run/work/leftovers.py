@@ -8,7 +8,8 @@ from urllib.parse import quote
 from ropewalk.board import holder
 from ropewalk.core import clock
 from ropewalk.core.errors import RopewalkError, os_error
-from ropewalk.lane.supervise import sweep
+from ropewalk.lane import lanes
+from ropewalk.lane.processes import sweep
 from ropewalk.store.store import Store
 from ropewalk.workspace import removal, state
 from ropewalk.workspace.check import end_inside
@@ -84,6 +85,7 @@ def clear(store: Store, places: Places, actor: str) -> list[str]:
     done = []
     sweep_jobs(store)
     for attempt in places.dead():
+        lanes.abandon(store, attempt)
         sweep(attempt)
         end_inside(places.of(attempt))
         try:

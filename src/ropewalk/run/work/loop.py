@@ -26,7 +26,7 @@ from ropewalk.core.errors import (
     UnsupportedError,
     os_error,
 )
-from ropewalk.lane.supervise import sweep
+from ropewalk.lane.processes import sweep
 from ropewalk.run.work import leftovers
 from ropewalk.run.work.attempt import Attempt, Bench, Ending
 from ropewalk.run.work.choice import Choice

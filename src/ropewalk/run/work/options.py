@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from ropewalk.board.base import Board
-from ropewalk.lane.harness.base import Harness
+from ropewalk.lane.adapter import Adapter
+from ropewalk.run.turn import Ways
 from ropewalk.store.store import Store
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Options(NamedTuple):
     """
 
     worker: str
-    harness: Harness
+    harness: Adapter
     caller: Mapping[str, str]
     data_home: str
     stop: threading.Event
@@ -53,6 +54,7 @@ class Options(NamedTuple):
     outage_seconds: float = 600.0
     another: Callable[[Store], Board] | None = None
     landing: Landing | None = None
+    ways: Ways = Ways()
 
 
 class TaskEnd(msgspec.Struct, frozen=True, omit_defaults=True):

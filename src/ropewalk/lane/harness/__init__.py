@@ -1,1 +1,0 @@
-"""Harnesses: the adapter for each kind of agent program."""

@@ -1,0 +1,158 @@
+"""One turn of an agent: a lane in a workspace that is there already, told a prompt, and after it perhaps another.
+
+A further turn goes on with the session of the one before, where the agent's program keeps one: it gets the home that
+the turn before had. When the session is not to be found it starts anew, and the prompt says all of it again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ropewalk.core.errors import os_error
+from ropewalk.gateway.settings import Upstream
+from ropewalk.gateway.tokens import Tokens
+from ropewalk.lane import lanes
+from ropewalk.lane.adapter import Adapter, Event
+from ropewalk.lane.cage.room import Level, Network
+from ropewalk.lane.lanes import Outcome, Wish
+from ropewalk.lane.waits import Limits, Waits
+from ropewalk.store.store import Store
+
+REPORT = "conflict.json"
+
+
+class Ways(NamedTuple):
+    """Is how all lanes of a run are made: their cage, their endpoints and gateway, and what they are told besides."""
+
+    level: Level = "none"
+    network: Network = "gateway"
+    gateway: str = ""
+    upstreams: Mapping[str, Upstream] = {}
+    named: Sequence[str] = ()
+    extra: Mapping[str, str] = {}
+    model: str = ""
+    effort: str = ""
+    limits: Limits = Limits()
+    waits: Waits = Waits()
+
+
+class Turn(NamedTuple):
+    """Is one turn: the lane's id, its agent, its folder, the workspace and its tree, and what it is told.
+
+    `report` is a conflict that it has to settle, `before` the turn that it goes on from.
+    """
+
+    id: str
+    agent: str
+    folder: str
+    workspace: str
+    base: str
+    prompt: str
+    run: str
+    task: str
+    number: int = 1
+    seconds: float = 3600.0
+    script: Any = None
+    report: dict[str, Any] | None = None
+    extra: Mapping[str, str] = {}
+    before: Before | None = None
+    model: str = ""
+    effort: str = ""
+    schema: str = ""
+    check: str = ""
+    environment: str = ""
+    sample: int = 0
+
+
+class Before(NamedTuple):
+    """Is the turn before: its folder, and the session that its program named."""
+
+    folder: str
+    session: str
+
+
+def wish(store: Store, adapter: Adapter, caller: Mapping[str, str], ways: Ways, turn: Turn) -> Wish:
+    """Gives the lane that a turn is."""
+    extra = {**ways.extra, **turn.extra}
+    files: dict[str, bytes] = {}
+    if turn.report is not None:
+        files[REPORT] = msgspec.json.encode(turn.report)
+        extra["ROPEWALK_CONFLICT"] = f"{lanes.home_of(ways.level, turn.folder)}/{REPORT}"
+    if ways.level == "full":
+        extra.pop("ROPEWALK_STORE", None)  # the store is not in the cage
+    return Wish(
+        turn.id, turn.agent, adapter, turn.prompt, turn.workspace, repository(store), turn.folder, ways.gateway,
+        caller.get("PATH") or os.defpath, caller, turn.run, turn.task, turn.number, ways.level, ways.network,
+        turn.model or ways.model, turn.effort or ways.effort, ways.upstreams, ways.named,
+        turn.before.session if turn.before is not None else None, (), extra,
+        ways.limits._replace(seconds=turn.seconds), ways.waits, turn.script, files, turn.base, turn.schema, turn.check,
+        turn.environment, turn.sample,
+    )  # fmt: skip
+
+
+def take(
+    store: Store,
+    adapter: Adapter,
+    caller: Mapping[str, str],
+    ways: Ways,
+    turn: Turn,
+    *,
+    stop: Callable[[], bool],
+    tell: Callable[[Event], None] = lambda event: None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Takes a turn to its end and gives what became of its lane; it raises what starting a lane does."""
+    if turn.before is not None:
+        _hand_on(turn.before.folder, turn.folder)
+    wanted = wish(store, adapter, caller, ways, turn)
+    done = lanes.run(store, wanted, stop=stop, tell=tell, meanwhile=meanwhile)
+    if wanted.session is None or done.lane.ending.reason != "session_lost":
+        return done
+    fresh = turn._replace(id=f"{turn.id}-anew", folder=f"{turn.folder}-anew", before=None)
+    return lanes.run(store, wish(store, adapter, caller, ways, fresh), stop=stop, tell=tell, meanwhile=meanwhile)
+
+
+def _hand_on(old: str, new: str) -> None:
+    """Moves the home of the turn before to the next one, with the program's sessions in it."""
+    try:
+        os.makedirs(new, mode=0o700, exist_ok=True)
+        os.rename(os.path.join(old, "home"), os.path.join(new, "home"))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise os_error(error, "handing a session on") from None
+
+
+def how(done: Outcome) -> str:
+    """Gives how a turn's lane ended, in one word: done, died, timeout, stopped, or its state."""
+    state, reason = done.lane.state, done.lane.reason
+    if state == "failed" and reason.startswith("timeout"):
+        return "timeout"
+    return {"cancelled": "stopped", "dead": "died", "failed": "done"}.get(state, state)
+
+
+def code(done: Outcome) -> int:
+    """Gives a turn's exit code; one that says itself that it failed has none of 0."""
+    said = done.lane.exit.code if done.lane.exit is not None else -9
+    return said if done.lane.ending.ok or said else 1
+
+
+def words(done: Outcome) -> str:
+    """Gives what a turn that failed says of it."""
+    ending, told = done.lane.ending, done.lane.stderr.splitlines()
+    return ending.error or ending.text or (told[-1] if told else "no word on standard error")
+
+
+def counted(tokens: Tokens | None) -> dict[str, int]:
+    """Gives tokens by kind, those that are not 0."""
+    return {} if tokens is None else {f"{k}_tokens": n for k, n in msgspec.to_builtins(tokens).items() if n}
+
+
+def repository(store: Store) -> str:
+    """Gives the name of the store's repository as a folder may have it."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", store.format.name).strip("-.")[:64] or "repository"
