@@ -51,15 +51,15 @@ FAILURES = ("e400", "e401", "e429ra", "e500", "e529", "ctx", "reset", "malformed
 ALL = ("write", "shell", *FAILURES, "cancel", "resume", "lost", "turns", "replay")
 SOME = ("write", "shell", "e401", "e500", "stall", "cancel", "resume", "lost")
 PLAN: dict[str, tuple[str, ...]] = {
-    "claude": (*ALL, "steer", "interrupt", "tools"),
+    "claude": (*ALL, "steer", "interrupt", "tools", "adopt"),
     "codex": (*ALL, "tools"),
     "grok": (*ALL, "tools-asked"),
     "pi": ALL,
-    "gemini": (*SOME, "tools"),
+    "gemini": (*SOME, "tools", "replay"),
     "qwen": (*SOME, "tools-asked"),
     "copilot": (*SOME, "tools"),
     "opencode": (*SOME, "tools"),
-    "acp-grok": ("write", "shell", "e401", "stall", "cancel", "interrupt", "tools-asked"),
+    "acp-grok": ("write", "shell", "e401", "stall", "cancel", "interrupt", "tools-asked", "adopt"),
     "acp-gemini": ("write", "e401", "cancel", "interrupt"),
     "acp-copilot": ("e401", "steer"),
     "acp-opencode": ("steer", "interrupt"),
@@ -158,7 +158,7 @@ def adapter(program: str) -> Adapter:
 
 def scenario(what: str) -> str:
     """Gives the model's scenario in a situation."""
-    if what in ("cancel", "steer", "interrupt"):
+    if what in ("cancel", "steer", "interrupt", "adopt"):
         return "slow"
     others = {"resume": "write", "lost": "write", "replay": "write", "tools": "text", "tools-asked": "text"}
     return {**others, "e429ra": "e429ra1", "turns": "many"}.get(what, what)
@@ -223,7 +223,7 @@ class Lane:
     ) -> LaneResult:  # fmt: skip
         """Follows the lane to its end; `act` is done once, when its first tool runs."""
         order = self.order(session, servers)
-        found = Supervised(order, self._tell)
+        found = Supervised(order, self.tell)
         found.start()
         acted = False
         result = None
@@ -235,7 +235,8 @@ class Lane:
             time.sleep(0.05)
         return result
 
-    def _tell(self, event: Event) -> None:
+    def tell(self, event: Event) -> None:
+        """Takes an event."""
         self.events.append(event)
 
     def called(self) -> bool:
@@ -413,6 +414,27 @@ def _offered_on_asking(lane: Lane) -> tuple[LaneResult, str]:
     return result, _is(result.state == "done", "not done") or _is("tools/list" in asked, f"it asked for {asked}")
 
 
+def _adopted(lane: Lane) -> tuple[LaneResult, str]:
+    """Another supervisor goes on where the first one left off, and tells nothing twice (G4)."""
+    order = lane.order()
+    first = Supervised(order, lane.tell)
+    first.start()
+    while first.step() is None and not lane.called():
+        time.sleep(0.05)
+    (lane.work / "go").touch()
+    second = Supervised(order, lane.tell)
+    lives = second.adopt()
+    result = second.wait()
+    if first._shim is not None:
+        first._shim.wait(10)
+    kinds = [event.kind for event in lane.events]
+    return result, (
+        _is(lives, "it was not alive any more")
+        or _is(result.state == "done", "not done")
+        or _is((kinds.count("started"), kinds.count("tool"), kinds.count("result")) == (1, 1, 1), f"told {kinds}")
+    )
+
+
 def _lost(lane: Lane) -> tuple[LaneResult, str]:
     """A session that is not there is told from every other failure, so that a fresh one can be begun."""
     session = "ses_00000000000000000000000000" if lane.program == "opencode" else "01a22900-0000-7000-8000-00000000dead"
@@ -452,7 +474,7 @@ def _replayed(lane: Lane) -> tuple[LaneResult, str]:
 CHECKS: dict[str, Callable[[Lane], tuple[LaneResult, str]]] = {
     "write": _written, "shell": _written, "cancel": _cancelled, "resume": _resumed, "steer": _steered,
     "interrupt": _interrupted, "tools": _offered, "tools-asked": _offered_on_asking, "lost": _lost, "turns": _bounded,
-    "replay": _replayed,
+    "replay": _replayed, "adopt": _adopted,
 }  # fmt: skip
 
 

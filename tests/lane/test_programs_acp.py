@@ -31,7 +31,7 @@ for line in sys.stdin:
     log.write(line); log.flush()
     method, number = got.get("method"), got.get("id")
     if method == "initialize":
-        say(id=number, result={"protocolVersion": 1, "agentCapabilities": {"loadSession": True}})
+        say(id=number, result={"protocolVersion": 1, "agentCapabilities": CAN})
     elif method == "session/new":
         say(id=number, result={"sessionId": "s1", "modes": {"currentModeId": "ask", "availableModes": [
             {"id": "ask"}, {"id": "yolo"}]}})
@@ -48,9 +48,14 @@ for line in sys.stdin:
 """
 
 
-def agent(folder: Path, body: str) -> str:
+CAN = {"loadSession": True, "mcpCapabilities": {"http": True}}
+
+
+def agent(folder: Path, body: str, can: Any = CAN) -> str:
     path = folder / "agent.py"
-    path.write_text(AGENT.replace("        BODY", textwrap.indent(textwrap.dedent(body).strip(), " " * 8)))
+    path.write_text(
+        AGENT.replace("CAN", repr(can)).replace("        BODY", textwrap.indent(textwrap.dedent(body).strip(), " " * 8))
+    )
     return f"acp:{sys.executable} {path}"
 
 
@@ -197,6 +202,14 @@ def test_a_failure_has_its_reason(tmp_path: Path, body: str, reason: str) -> Non
             break
     ending = talk.end()
     assert (ending.ok, ending.reason) == (False, reason), ending
+
+
+@pytest.mark.parametrize("more", [{"session": "s0"}, {"servers": (McpServer("a", "http://127.0.0.1:1", {}),)}])
+def test_what_an_agent_can_not_do_is_no_silence(tmp_path: Path, more: Any) -> None:
+    talk = Talk(tmp_path, agent(tmp_path, "pass", {}), **more)
+    talk.until("result")
+    ending = talk.end()
+    assert (ending.ok, ending.reason) == (False, "session_lost" if "session" in more else "api_error")
 
 
 def test_an_error_that_comes_as_words_is_one(tmp_path: Path) -> None:

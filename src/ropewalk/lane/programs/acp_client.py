@@ -187,7 +187,9 @@ class Client:
         """Opens a session, or an earlier one."""
         can = result.get("agentCapabilities") or {}
         given = {"cwd": self.order["cwd"], "mcpServers": self.order.get("servers") or []}
-        if not self.order.get("session"):
+        if given["mcpServers"] and not (can.get("mcpCapabilities") or {}).get("http"):
+            self.fail("session/new", {"message": "the agent takes no tool servers over HTTP"})
+        elif not self.order.get("session"):
             self.ask("session/new", given)
         elif can.get("loadSession"):
             self.loading = True
