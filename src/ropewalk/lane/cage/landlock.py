@@ -15,10 +15,11 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # the module that has it is half of what this program would load
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ropewalk.lane.cage.room import Room
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446

@@ -1,13 +1,13 @@
 """The filter of system calls that every caged lane runs under (G20), as a program of the kernel's own small machine.
 
-It runs on a bare Python before the agent does, and imports nothing of ours. A program of another architecture than the
-filter's, and on x86-64 one that uses 32-bit or x32 calls, is refused all of them: it would pass by the rules.
+It runs on a bare Python before the agent does, and imports nothing of ours and little else: a lane pays its memory. A
+program of another architecture than the filter's, and on x86-64 one that uses 32-bit or x32 calls, is refused all of
+them: it would pass by the rules.
 """
 
 import ctypes
 import os
 import struct
-from typing import NamedTuple
 
 EPERM, EACCES, ENOSYS, EAFNOSUPPORT, EOPNOTSUPP = 1, 13, 38, 97, 95
 ALLOW = 0
@@ -29,21 +29,22 @@ _TRUNC, _ACCMODE = 0o1000, 0o3
 _ALL = 0xFFFFFFFF
 
 
-class Test(NamedTuple):
+class Test:
     """Is a question about one argument: its low 32 bits, masked, are (or with `same=False` are not) a value."""
 
-    argument: int
-    value: int
-    mask: int = _ALL
-    same: bool = True
+    __slots__ = ("argument", "mask", "same", "value")
+
+    def __init__(self, argument: int, value: int, mask: int = _ALL, same: bool = True) -> None:
+        self.argument, self.value, self.mask, self.same = argument, value, mask, same
 
 
-class Rule(NamedTuple):
+class Rule:
     """Is what becomes of a call for which all tests hold: an error number, or `ALLOW`; the first rule decides."""
 
-    call: str
-    answer: int
-    tests: tuple[Test, ...] = ()
+    __slots__ = ("answer", "call", "tests")
+
+    def __init__(self, call: str, answer: int, tests: tuple[Test, ...] = ()) -> None:
+        self.call, self.answer, self.tests = call, answer, tests
 
 
 def rules(*, namespaces: bool = False, sockets: str = "", truncates: bool = False) -> list[Rule]:
