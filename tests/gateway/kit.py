@@ -74,7 +74,11 @@ def connection(address: str | int, timeout: float = 60) -> http.client.HTTPConne
     made = http.client.HTTPConnection("gateway", timeout=timeout)
     made.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     made.sock.settimeout(timeout)
-    made.sock.connect(address)
+    try:
+        made.sock.connect(address)
+    except OSError:
+        made.close()
+        raise
     return made
 
 

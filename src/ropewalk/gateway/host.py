@@ -21,6 +21,8 @@ from ropewalk.gateway.process import Address
 from ropewalk.gateway.settings import Lane, Settings, Tape, Upstream
 
 _START_SECONDS = 30.0
+_STARTED: list[subprocess.Popen[bytes]] = []
+"""Are the gateways that this process started; those that ended are taken leave of at the next start."""
 
 
 def ensure(folder: str) -> Address:
@@ -28,6 +30,7 @@ def ensure(folder: str) -> Address:
     found = process.read_address(folder)
     if found is not None:
         return found
+    _STARTED[:] = [one for one in _STARTED if one.poll() is None]
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         with open(os.path.join(folder, "gateway.log"), "ab") as log:
@@ -37,6 +40,7 @@ def ensure(folder: str) -> Address:
             )  # fmt: skip
     except OSError as error:
         raise os_error(error, "start of the gateway") from None
+    _STARTED.append(child)
     until = clock.monotonic() + _START_SECONDS
     while clock.monotonic() < until:
         found = process.read_address(folder)

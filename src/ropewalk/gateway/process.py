@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 import signal
 import sys
@@ -56,6 +57,24 @@ async def _locked(lock: int) -> bool:
         await asyncio.sleep(0.02)
 
 
+class _OneLine(logging.Formatter):
+    """Writes what went wrong in a line: a traceback shows what requests hold."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Gives the line."""
+        kind = record.exc_info[0] if record.exc_info else None
+        return f"{self.formatTime(record)} {record.getMessage()[:200]}{f': {kind.__name__}' if kind else ''}"
+
+
+def _log() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine())
+    for name in ("aiohttp", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.propagate = False
+
+
 async def serve(folder: str, port: int = 0) -> int:
     """Serves until SIGTERM or SIGINT; gives 1 when another gateway of the folder runs."""
     from aiohttp import web
@@ -71,6 +90,7 @@ async def serve(folder: str, port: int = 0) -> int:
     for stale in (path, os.path.join(folder, ADDRESS)):  # the address of one that died must not be taken for ours
         if os.path.exists(stale):
             os.unlink(stale)
+    _log()
     runner = web.AppRunner(Proxy(folder).application(), handler_cancellation=True, access_log=None,
                            shutdown_timeout=DRAIN_SECONDS)  # fmt: skip
     await runner.setup()
