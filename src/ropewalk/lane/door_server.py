@@ -99,8 +99,9 @@ class Door:
             self.admit(msgspec.structs.replace(kept.who, folder=folder), caged=caged)
 
     def dismiss(self, lane: str) -> None:
-        """Lets a lane out: its token is no one's from now on."""
-        self._do(self._dismiss(lane))
+        """Lets a lane out: its token is no one's from now on. A door that is closed has let all out."""
+        if not self._loop.is_closed():
+            self._do(self._dismiss(lane))
 
     def check(self, given: Given) -> None:
         """Asks for the tools as a lane would, at both entrances; `E_HARNESS` where one does not answer with all."""
@@ -115,9 +116,10 @@ class Door:
                 raise HarnessError(f"tools_missing: the lane's tools are not served: {why}", hint="", tools=lost)
 
     def close(self) -> None:
-        """Stops; calls that run are ended first."""
-        self._do(self._end())
-        self._stop()
+        """Stops; calls that run come to their ends first. Once is enough."""
+        if not self._loop.is_closed():
+            self._do(self._end())
+            self._stop()
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
