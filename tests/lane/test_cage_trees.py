@@ -22,7 +22,7 @@ from ropewalk.lane.cage.checks import CagedChecks
 from ropewalk.lane.cage.room import UID
 from ropewalk.lane.cage.tripwire import Snapshot
 from ropewalk.store.store import Store
-from ropewalk.workspace import check, drive, snapshot
+from ropewalk.workspace import capture, check, drive, snapshot
 from ropewalk.workspace.verdict import Verdict
 
 as_root = pytest.mark.skipif(not IS_ROOT, reason="another user's trees need root")
@@ -95,6 +95,18 @@ def test_what_an_agent_plants_is_not_run_by_our_commands(bench: Bench, tmp_path:
     bench.rebase()
     bench.delete(force=True)
     assert (outside / "canary").read_text() == "canary\n"
+
+
+def test_G21_a_file_without_bounds_is_left_out_with_a_word(bench: Bench) -> None:
+    """A file of two terabytes costs an agent one call; whoever captures the tree must not read it."""
+    tree = bench.create()
+    (tree / "huge").touch()
+    for name in ("huge", "README.md"):
+        os.truncate(tree / name, 2 << 40)
+    (tree / "new").write_text("new\n")
+    found = capture.capture(bench.store, bench.ws())
+    assert [change.path for change in found.changes] == [b"new"]
+    assert [words for words in found.warnings if "huge" in words] and [w for w in found.warnings if "README" in w]
 
 
 # checks

@@ -33,6 +33,9 @@ from ropewalk.workspace.stats import Seen, Stats
 
 _PAGE = 4096
 _UNSURE = "unsure"
+LARGEST = 1 << 30
+"""Is how many bytes a file may have: an agent makes one of a terabyte by a single call, and it is read into memory."""
+
 _SECRETS = (
     ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.ppk", "*.kdbx", "id_rsa", "id_dsa",
     "id_ecdsa", "id_ed25519", "credentials.json", "credentials", "service-account*.json", "client_secret*.json",
@@ -229,6 +232,9 @@ class _Capture:
             # without a word of the agent's index, what the workspace was made to leave out is not deleted
             left_out = staged.skipped if staged is not None else known_alone and not covers(self.ws.note.sparse, path)
             return self._skipped(path, staged) if left_out else None
+        if stat.S_ISREG(there.st_mode) and there.st_size > LARGEST:
+            self.warnings.append(f"left as it was: {path_text(path)!r} is larger than {LARGEST >> 30} GiB")
+            return base
         self.sizes[path], self.seen[path] = there.st_size, stats.seen_of(there)
         if stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode):
             return self._file(path, there, base)
