@@ -246,10 +246,27 @@ def test_toml_of_a_name_with_quotes_is_still_toml() -> None:
             tomllib.loads(data.decode())
 
 
-def test_a_refused_flag_is_explained_in_the_programs_own_words() -> None:
-    said = "error: unexpected argument '--json' found\n\nUsage: codex exec"
-    assert registry.get("codex").explain(said) == "error: unexpected argument '--json' found"
-    assert registry.get("codex").explain("Reconnecting... 1/5") == ""
+@pytest.mark.parametrize(
+    ("name", "said", "words"),
+    [
+        ("claude", "error: unknown option '--x'", "error: unknown option '--x'"),
+        ("codex", "WARNING: proceeding\nerror: unexpected argument '--x' found\n  tip: to pass", "error: unexpected arg"),
+        ("opencode", "opencode run [message..]\n\nrun opencode with a message\n\nPositionals:\n  message", "its usage"),
+        ("pi", "Error: Unknown option: --x\nWarning: No models", "Error: Unknown option: --x"),
+        ("gemini", "Unknown arguments: x, y\nUsage: gemini [options]", "Unknown arguments: x, y"),
+        ("qwen", "Unknown arguments: x, y\nUsage: qwen [options]", "Unknown arguments: x, y"),
+        ("grok", "error: unexpected argument '--x' found\n\nUsage: grok", "error: unexpected argument '--x' found"),
+        ("copilot", "error: unexpected argument '--x' found\n\nUsage: copilot", "error: unexpected argument '--x' found"),
+    ],
+)  # fmt: skip
+def test_a_refused_flag_is_explained_in_the_programs_own_words(name: str, said: str, words: str) -> None:
+    assert words in registry.get(name).explain(said)
+
+
+@pytest.mark.parametrize(("program", "what"), there())
+def test_what_else_goes_wrong_is_no_refused_flag(program: str, what: str) -> None:
+    kept = json.loads((FIXTURES / f"{program}-{what}.json").read_text(encoding="utf-8"))
+    assert registry.get("acp:grok agent stdio" if program == "acp-grok" else program).explain(kept["stderr"]) == ""
 
 
 @pytest.mark.parametrize(

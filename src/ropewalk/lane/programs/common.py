@@ -22,6 +22,7 @@ LINE = 4000
 
 _BY_STATUS = {401: "authentication", 403: "authentication", 429: "rate_limited", 529: "rate_limited"}
 _REASONS = (
+    ("tools_missing", r"required mcp servers? failed|mcp servers?.{0,60}failed to (initialize|start|connect)"),
     ("session_lost", r"no (previous |saved |matching )?(conversation|session|rollout)s?\b.{0,30}(found|matched)"
                      r"|(session|thread)\b.{0,60}not found|(invalid|unknown) session"),
     ("context_full", r"context.{0,20}(length|window|limit|exceed)|prompt is too long|maximum context|too many tokens"),

@@ -61,6 +61,10 @@ class Opencode(Program):
         text = asked(start, self.prompt_max).encode("utf-8", "surrogatepass")
         return Launch(words, env, {"opencode.json": json_file(settings)}, text)
 
+    def explain(self, stderr: str) -> str:
+        """Gives that it printed its usage: it says no more of a flag that it does not know."""
+        return "it printed its usage, as for a flag that it does not know" if "\nPositionals:" in stderr else ""
+
     def reader(self) -> Reader:
         """Gives a reader for one run."""
         return Reader()
