@@ -86,6 +86,10 @@ class Acp(Program):
         """Gives a reader for one run."""
         return Reader(errors_as_words=self.base.name == "copilot")
 
+    def explain(self, stderr: str) -> str:
+        """Gives what the same program says without the protocol."""
+        return self.base.explain(stderr)
+
     def steer(self, text: str) -> bytes | None:
         """Gives another prompt; most agents hear it with their next request, some when they ended what they do."""
         return msgspec.json.encode({"do": "steer", "text": text}) + b"\n"
