@@ -174,4 +174,5 @@ def test_a_program_that_wants_its_server_says_so_itself(field: Field) -> None:
     lost = McpServer("lost", "http://127.0.0.1:9/mcp", {}, ("never_there",))
     wish = field.wish("codex", "lost", (lost,))
     outcome = field.run(wish)
-    assert outcome.result.state in ("failed", "dead") and outcome.result.requests == 0, outcome
+    assert (outcome.result.state, outcome.result.requests) == ("dead", 0), outcome
+    assert outcome.result.reason.startswith("tools_missing: "), outcome

@@ -85,8 +85,8 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is how a program's own account ended: `ok` by its words, never by its exit code alone.
 
     `reason` is empty, or one of: api_error, rate_limited, authentication, context_full, max_turns, interrupted,
-    session_lost, no_result, empty, crashed. `status` is the HTTP status that it named; `tokens` is what it counted
-    itself, None where it does not say.
+    session_lost, no_result, empty, crashed, tools_missing. `status` is the HTTP status that it named; `tokens` is what
+    it counted itself, None where it does not say.
     """
 
     ok: bool

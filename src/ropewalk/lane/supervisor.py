@@ -266,6 +266,11 @@ class Supervised:
         seconds = ended.seconds if ended is not None else clock.monotonic() - self._began
         return LaneResult(state, reason, account, ended, seconds, self.tools, levels.named(self.order.level), stderr)
 
+    def _missed(self) -> str:
+        """Gives what the gateway says of a request that a cassette has no answer to, empty without one (G2)."""
+        seen = read_activity(os.path.join(self.order.gateway, "activity"), self.order.id) if self.order.gateway else None
+        return seen.error[:500] if seen is not None and seen.error.startswith("cassette_miss") else ""
+
     def _code(self, code: int) -> int:
         """Gives the agent's exit code; what stands around it in a full cage tells a signal as 128 and its number."""
         return 128 - code if self.order.level == "full" and 128 < code <= 192 else code
@@ -280,10 +285,14 @@ class Supervised:
             raise HarnessError(stderr.splitlines()[-1][:500], hint=self.order.adapter.install)
         if account.ok:
             return "done", account.reason
+        if missed := self._missed():
+            return "failed", missed
         if refused := self.order.adapter.explain(stderr):
             raise AdapterMismatchError(f"{self.order.adapter.name} refused its command line: {refused}", words=refused)
         if account.reason == "max_turns":
             return "partial", account.reason
+        if account.reason == "tools_missing":
+            return "dead", f"tools_missing: {account.error}"[:500]
         if ended.code < 0 and account.reason in ("crashed", "no_result"):
             return "dead", f"signal {-ended.code}"
         return "failed", account.reason or "no_result"
