@@ -250,7 +250,7 @@ def test_toml_of_a_name_with_quotes_is_still_toml() -> None:
     ("name", "said", "words"),
     [
         ("claude", "error: unknown option '--x'", "error: unknown option '--x'"),
-        ("codex", "WARNING: proceeding\nerror: unexpected argument '--x' found\n  tip", "error: unexpected argument '--x'"),
+        ("codex", "WARNING: it\nerror: unexpected argument '--x' found\n  tip", "error: unexpected argument '--x'"),
         ("opencode", "opencode run [message..]\n\nrun opencode with a message\n\nPositionals:\n  message", "its usage"),
         ("pi", "Error: Unknown option: --x\nWarning: No models", "Error: Unknown option: --x"),
         ("gemini", "Unknown arguments: x, y\nUsage: gemini [options]", "Unknown arguments: x, y"),
