@@ -117,6 +117,13 @@ class Lane(msgspec.Struct, frozen=True):
     result: Result | None
 
 
+def opened(lane: str, run: str, task: str, agent: str, prompt: str, workspace: str, base: str) -> Record:
+    """Gives the record of a session that a person drives: there is no process of ours, and no folder."""
+    what = Ingredients(run, "", "", "", "", "", prompt, base, "none", "open")
+    return Record(lane, key(what), run, task, 1, agent, what, "", workspace, clock.now(), round(clock.monotonic(), 3),
+                  clock.boot_id())  # fmt: skip
+
+
 def begin(store: Store, record: Record) -> None:
     """Notes that a lane is about to start; `E_INVALID` when there is one of its name."""
     with store.transaction() as tx:

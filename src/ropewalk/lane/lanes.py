@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +17,7 @@ import msgspec
 
 from ropewalk.core import clock
 from ropewalk.core.decoding import UNREADABLE
-from ropewalk.core.errors import BusyError, InvalidError, LoginUncagedError, RopewalkError
+from ropewalk.core.errors import BusyError, InvalidError, LoginUncagedError, RopewalkError, os_error
 from ropewalk.gateway import endpoints, host, ledger
 from ropewalk.gateway.prices import NOTHING
 from ropewalk.gateway.settings import Lane as Admitted
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
 _VERSION_SECONDS = 30.0
 _FINISH_TRIES = 5
+_STOP, _STOP_SECONDS = "stop", 20.0
 
 
 class Wish(NamedTuple):
@@ -173,7 +177,9 @@ def run(
     Raises `E_HARNESS`, `E_CAGE_UNAVAILABLE`, `E_LOGIN_UNCAGED` and `E_PROVIDER` before anything is started, and
     `E_ADAPTER_MISMATCH` when the program refuses how it is started.
     """
-    return follow(store, start(store, wish, tell), stop=stop, meanwhile=meanwhile)
+    running = start(store, wish, tell)
+    with alone(wish.folder):
+        return follow(store, running, stop=stop, meanwhile=meanwhile)
 
 
 def start(store: Store, wish: Wish, tell: Callable[[Event], None] = lambda event: None) -> Running:
@@ -201,7 +207,8 @@ def start(store: Store, wish: Wish, tell: Callable[[Event], None] = lambda event
             port = host.ensure(wish.gateway).port
             admitted = Admitted(wish.id, wish.run, wish.task, wish.adapter.name, tuple(fit), wish.limits.requests,
                                 {name: tuple(paths) for name, paths in wish.adapter.volatile.items()})  # fmt: skip
-            token = host.admit(wish.gateway, admitted, {name: wish.upstreams[name] for name in fit})
+            ups = {name: wish.upstreams[name] for name in fit}
+            token = host.admit(wish.gateway, admitted, ups, level=wish.level)
         order = Order(
             wish.id, wish.agent, wish.adapter, wish.prompt, wish.workspace, wish.folder, wish.level, wish.search,
             wish.caller, _room(store, wish, bool(token), uid) if wish.level != "none" else None, wish.model,
@@ -277,10 +284,14 @@ def follow(
                 pass  # the next change of its state is told
         meanwhile()
 
+    def is_to_stop() -> bool:
+        return stop() or os.path.exists(asked)
+
+    asked = os.path.join(supervised.folder, _STOP)
     lane: LaneResult | None = None
     why = _Told("failed", "it could not be followed")
     try:
-        lane = supervised.wait(stop, meanwhile=between)
+        lane = supervised.wait(is_to_stop, meanwhile=between)
     except RopewalkError as error:
         why = _Told("failed", f"{error.code} {error.message}")
         raise
@@ -292,6 +303,47 @@ def follow(
             _finish(store, running.lane, running.workspace, running.kept, why)
     return Outcome(lane, _finish(store, running.lane, running.workspace, running.kept,
                                  _Told(lane.state, lane.reason, lane)))  # fmt: skip
+
+
+def stop(store: Store, lane: str) -> Result:
+    """Ends a lane, whoever follows it, and gives its result; none of its processes is left when this returns."""
+    folder = journal.need(store, lane).record.folder
+    try:
+        with open(os.path.join(folder, _STOP), "wb"):
+            pass
+    except OSError:
+        pass  # its files are gone, so that nothing of it is followed
+    until = clock.monotonic() + _STOP_SECONDS
+    while clock.monotonic() < until:
+        found = journal.need(store, lane)
+        if found.result is not None:
+            return found.result
+        with alone(folder) as mine:
+            if mine:
+                return follow(store, adopt(store, lane)).result
+        time.sleep(0.05)
+    supervisor.end(folder)  # whoever follows it does not answer
+    kept = kept_of(folder) or Kept(found.record.ingredients.harness, Limits(), Waits(), "none")
+    return _finish(store, lane, found.record.workspace, kept, _Told("cancelled", "it was stopped"))
+
+
+@contextmanager
+def alone(folder: str) -> Iterator[bool]:
+    """Says whether nobody else attends to a lane; nobody else will while this lasts."""
+    try:
+        fd = os.open(os.path.join(folder, "attended"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        yield True  # its files are gone, and nothing is left to attend to
+        return
+    except OSError as error:
+        raise os_error(error, "look at a lane") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(fd)
 
 
 def abandon(store: Store, above: str, why: str = "its supervisor died") -> list[str]:

@@ -220,7 +220,7 @@ class Supervised:
                               dollars=seen.cost.dollars)  # fmt: skip
 
     def _tools_missing(self) -> Judgement | None:
-        """Gives the end of an agent whose model was offered tools, but not those of its servers: no fault of its own."""
+        """Gives the end of an agent whose model was offered tools, but not its servers': no fault of its own."""
         if not self._offered or not self.order.adapter.offers_tools:
             return None
         lost = door.missing(self.order.servers, self._offered)
@@ -268,7 +268,9 @@ class Supervised:
 
     def _missed(self) -> str:
         """Gives what the gateway says of a request that a cassette has no answer to, empty without one (G2)."""
-        seen = read_activity(os.path.join(self.order.gateway, "activity"), self.order.id) if self.order.gateway else None
+        if not self.order.gateway:
+            return ""
+        seen = read_activity(os.path.join(self.order.gateway, "activity"), self.order.id)
         return seen.error[:500] if seen is not None and seen.error.startswith("cassette_miss") else ""
 
     def _code(self, code: int) -> int:

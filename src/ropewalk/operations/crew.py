@@ -73,11 +73,16 @@ def ways(
     missing = [name for name in pass_env if name not in ctx.env]
     if missing:
         raise InvalidError(f"the environment has no {missing[0]}", variables=missing)
-    upstreams = endpoints.read(os.path.join(ctx.config_home, "ropewalk"), ctx.env) if used.wires else {}
+    upstreams = endpoints.read(config_folder(ctx), ctx.env) if used.wires else {}
     return Ways(
         level(ctx, used, cage), gateway=gateway_folder(ctx), upstreams=upstreams,
         extra={name: ctx.env[name] for name in pass_env}, model=model, effort=effort,
     )  # fmt: skip
+
+
+def config_folder(ctx: Context) -> str:
+    """Gives the folder of this user's endpoints and routes."""
+    return os.path.join(ctx.config_home, "ropewalk")
 
 
 def gateway_folder(ctx: Context) -> str:

@@ -107,8 +107,7 @@ def take(
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Takes a turn to its end and gives what became of its lane; it raises what starting a lane does."""
-    if turn.before is not None:
-        _hand_on(turn.before.folder, turn.folder)
+    hand_on(turn)
     wanted = wish(store, adapter, caller, ways, turn)
     done = lanes.run(store, wanted, stop=stop, tell=tell, meanwhile=meanwhile)
     if wanted.session is None or done.lane.ending.reason != "session_lost":
@@ -117,11 +116,13 @@ def take(
     return lanes.run(store, wish(store, adapter, caller, ways, fresh), stop=stop, tell=tell, meanwhile=meanwhile)
 
 
-def _hand_on(old: str, new: str) -> None:
+def hand_on(turn: Turn) -> None:
     """Moves the home of the turn before to the next one, with the program's sessions in it."""
+    if turn.before is None:
+        return
     try:
-        os.makedirs(new, mode=0o700, exist_ok=True)
-        os.rename(os.path.join(old, "home"), os.path.join(new, "home"))
+        os.makedirs(turn.folder, mode=0o700, exist_ok=True)
+        os.rename(os.path.join(turn.before.folder, "home"), os.path.join(turn.folder, "home"))
     except FileNotFoundError:
         return
     except OSError as error:

@@ -45,7 +45,7 @@ def delete(
             ws = move.settle(store, ws)
             store.objects.take_new()
             now = capture.capture(store, ws)
-            lost = _elsewhere(store, ws, now)
+            lost = elsewhere(store, ws, now)
             busy = _busy(ws.path)
             if not force and (now.changes or lost or busy):
                 raise _refusal(ws, now, lost, busy)
@@ -88,7 +88,7 @@ def _refusal(ws: Workspace, now: Captured, lost: list[str], busy: list[int]) -> 
     )
 
 
-def _elsewhere(store: Store, ws: Workspace, now: Captured) -> list[str]:
+def elsewhere(store: Store, ws: Workspace, now: Captured) -> list[str]:
     """Names the work that the tree does not show: held back files, stashes, commits of other branches."""
     found = [f"secret {path_text(path)}" for path in now.held_back]
     with Files(ws.path) as files:
