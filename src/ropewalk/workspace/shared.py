@@ -113,6 +113,7 @@ def _build(store: Store, new: Shared, commit: str) -> None:
         gitdir.populate(store, part.tree, commit, "base", _NOBODY)
         dot = os.path.join(part.tree, ".git")
         os.unlink(os.path.join(dot, "refs", "heads", "base"))
+        _own(part.tree, os.stat(os.path.dirname(above)).st_uid)
         entries = stats.all_entries(store, store.objects.commit(commit).tree)
         # older than the index by more than git's clock can mistake, so that no file is read to tell that it is clean
         then = time.time_ns() - _AGE
@@ -134,6 +135,18 @@ def _build(store: Store, new: Shared, commit: str) -> None:
         os.rename(part.place, new.place)
     finally:
         shutil.rmtree(part.place, ignore_errors=True)
+
+
+def _own(tree: str, uid: int) -> None:
+    """Makes a shared tree its folder's owner's: an overlay copies each file whose owner is changed later.
+
+    It is for root, whose agents may be another user.
+    """
+    if os.geteuid() != 0 or uid == 0:
+        return
+    for place, folders, names in os.walk(tree):
+        for name in ("", *folders, *names):
+            os.chown(os.path.join(place, name), uid, uid, follow_symlinks=False)
 
 
 def about(shared: Shared) -> About:
