@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import msgspec
 
 from ropewalk.core import clock
-from ropewalk.core.errors import ProviderError, os_error
+from ropewalk.core.errors import CageUnavailableError, ProviderError, os_error
 from ropewalk.gateway import process, settings
 from ropewalk.gateway.budget import Cap
 from ropewalk.gateway.process import Address
@@ -74,11 +74,20 @@ def changing(folder: str) -> Iterator[Callable[[Settings], None]]:
         os.close(fd)
 
 
-def admit(folder: str, lane: Lane, upstreams: Mapping[str, Upstream] | None = None) -> str:
-    """Lets a lane in and gives its token; what upstreams it needs are put beside those that are there."""
+def admit(folder: str, lane: Lane, upstreams: Mapping[str, Upstream] | None = None, *, level: str = "full") -> str:
+    """Lets a lane in and gives its token; what upstreams it needs are put beside those that are there.
+
+    Raises `E_CAGE_UNAVAILABLE` where a cassette is played and the lane's cage is below `full`: recorded answers name
+    the paths of a full cage, and elsewhere a lane would write into another's tree (G1).
+    """
     token = "rwl_" + secrets.token_urlsafe(24)
     with changing(folder) as put:
         now = settings.read(folder)
+        if now.tape is not None and now.tape.mode == "replay" and level != "full":
+            raise CageUnavailableError(
+                f"a cassette is played in a full cage alone, and this one is {level!r}",
+                hint="ask for the level full, or play no cassette", level=level,
+            )  # fmt: skip
         put(
             msgspec.structs.replace(
                 now, upstreams={**now.upstreams, **(upstreams or {})}, lanes={**now.lanes, token: lane}

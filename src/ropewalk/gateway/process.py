@@ -92,7 +92,7 @@ async def serve(folder: str, port: int = 0) -> int:
             os.unlink(stale)
     _log()
     runner = web.AppRunner(Proxy(folder).application(), handler_cancellation=True, access_log=None,
-                           shutdown_timeout=DRAIN_SECONDS)  # fmt: skip
+                           read_bufsize=1 << 20, shutdown_timeout=DRAIN_SECONDS)  # fmt: skip
     await runner.setup()
     await web.UnixSite(runner, path).start()
     os.chmod(path, 0o666)  # whoever is let into the folder may speak; a token says who it is

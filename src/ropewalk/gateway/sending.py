@@ -211,17 +211,18 @@ class Sending:
                     activity.byte = time.time()
                     self.proxy.activities.show(lane, now=not reader.fed)
                     reader.feed(part)
-                    if tape is not None:
-                        parts.append(part)
                     shown = part if taken is None else taken.feed(part)
                     writing = True
                     if shown:
+                        if tape is not None:
+                            parts.append(shown)  # as the program sees it
                         await response.write(shown)
                     bound.reschedule(clock() + between)
                     writing = False
                     part = await answer.content.readany()
                 whole = True
                 if taken is not None and (left := taken.end()):
+                    parts.append(left)
                     writing = True
                     await response.write(left)
         except (aiohttp.ClientError, TimeoutError, OSError):

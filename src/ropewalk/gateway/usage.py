@@ -83,6 +83,8 @@ class UsageReader:
         return Usage(self._tokens(), self._id, self._complete, self._stop, self._tool, self._error, -(-self._made // 3))
 
     def _line(self, line: bytes) -> None:
+        if line.startswith(b"event:"):
+            return
         line = line.strip()
         if line.startswith(b"data:"):
             line = line[5:].strip()
