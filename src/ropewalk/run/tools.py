@@ -121,6 +121,7 @@ class _Tool:
         """Does it."""
         try:
             typed = msgspec.convert(arguments, self._request)
+            msgspec.json.encode(typed)  # half a character is no text
         except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
             raise InvalidError(f"the arguments of {self.name} are wrong: {error}", hint="see its schema") from None
         made = self._function(self._desk, who, typed)
