@@ -36,7 +36,7 @@ class Field:
         return Who(lane, "claude/one", str(self.base / lane.replace("/", "-")), task=lane)
 
     def admit(self, lane: str = "r/a/1") -> Given:
-        return self.door.admit(self.who(lane), caged=False)
+        return self.door.admit(self.who(lane), "none")
 
     def anew(self) -> None:
         """Ends the door and opens it again, as a worker does that died."""
@@ -201,8 +201,8 @@ def test_a_door_that_starts_anew_knows_its_lanes(field: Field) -> None:
     given = field.admit()
     inode = os.stat(Path(given.folder)).st_ino
     field.anew()
-    field.door.resume(str(field.base / "r-a-1"), caged=False)
-    field.door.resume(str(field.base), caged=False)  # a lane without a pass stays out
+    field.door.resume(str(field.base / "r-a-1"), "none")
+    field.door.resume(str(field.base), "none")  # a lane without a pass stays out
     # the same token, the same port, and the same folder, which is what a cage has bound
     assert os.stat(given.folder).st_ino == inode
     for port in (False, True):
@@ -214,7 +214,7 @@ def test_a_door_beside_a_living_one_takes_its_lanes_over(field: Field) -> None:
     given = field.admit()
     other = Door(str(field.base / "other"), [field.tool])
     try:
-        taken = other.admit(field.who("r/a/1"), caged=False)
+        taken = other.admit(field.who("r/a/1"), "none")
         assert taken.token == given.token and taken.port != given.port
         field.door.dismiss("r/a/1")  # it must not take away the socket of the other
         assert call(given, "echo")["structuredContent"] == {"lane": "r/a/1"}

@@ -257,7 +257,7 @@ def test_twenty_lanes_use_all_tools_through_a_door(office: Office) -> None:
     office.kit.add(*(f"t{n}" for n in range(20)))
 
     def work(n: int) -> str:
-        given = door.admit(office.who(f"t{n}"), caged=False)
+        given = door.admit(office.who(f"t{n}"), "none")
         doorkit.call(given, "report_progress", {"text": f"begun {n}"}, port=bool(n % 2))
         arguments = {"about": "syntax", "what": f"thing {n % 4}", "check": "true"}
         made = doorkit.call(given, "request_change", arguments)["structuredContent"]

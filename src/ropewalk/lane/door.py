@@ -17,6 +17,7 @@ from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import RopewalkError, os_error
 from ropewalk.lane.adapter import McpServer
 from ropewalk.lane.cage import room as rooms
+from ropewalk.lane.cage.room import Level
 from ropewalk.lane.order import Order
 
 SERVER = "ropewalk"
@@ -129,8 +130,8 @@ def keep(who: Who, token: str) -> Pass:
     return made
 
 
-def furnish(folder: str, *, caged: bool) -> str:
-    """Makes the folder of a lane's door, with the program `rw`, and gives its path."""
+def furnish(folder: str, level: Level) -> str:
+    """Makes the folder of a lane's door, with the program `rw` for its level, and gives its path."""
     made = os.path.join(folder, FOLDER)
     programs = os.path.join(made, PROGRAMS)
     try:
@@ -139,7 +140,7 @@ def furnish(folder: str, *, caged: bool) -> str:
             os.chmod(path, 0o755)  # the lane's user gets to it, whatever our umask
         source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "door_client.py")
         with open(source, "rb") as file:
-            text = b"#!%s -IS\n" % os.fsencode(rooms.python_inside(caged)) + file.read()
+            text = b"#!%s -IS\n" % os.fsencode(_python(level)) + file.read()
         path = os.path.join(programs, "rw")
         with open(f"{path}.new", "wb") as file:
             file.write(text)
@@ -148,6 +149,15 @@ def furnish(folder: str, *, caged: bool) -> str:
     except OSError as error:
         raise os_error(error, "making a lane's door") from None
     return made
+
+
+def _python(level: Level) -> str:
+    """Gives a Python that a lane gets to."""
+    own = rooms.python_inside(level == "full")
+    if level != "files" or own.startswith("/usr"):
+        return own
+    # of the host's own paths this level leaves the system's
+    return next((path for path in ("/usr/local/bin/python3", "/usr/bin/python3") if os.path.exists(path)), own)
 
 
 def arranged(order: Order, given: Given) -> Order:

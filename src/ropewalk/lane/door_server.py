@@ -25,6 +25,7 @@ from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import HarnessError, RopewalkError, fault, os_error
 from ropewalk.core.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, VERSION, Call, RpcError
 from ropewalk.lane import door
+from ropewalk.lane.cage.room import Level
 from ropewalk.lane.door import Answer, Given, Tool, Who
 
 MOST = 1 << 20
@@ -85,18 +86,18 @@ class Door:
         """Gives the names of the tools."""
         return tuple(self._tools)
 
-    def admit(self, who: Who, *, caged: bool = True) -> Given:
+    def admit(self, who: Who, level: Level = "full") -> Given:
         """Lets a lane in, before it is started or when it is adopted; a lane that was in keeps its token."""
         kept = door.keep(who, "rwd_" + secrets.token_urlsafe(24))
-        folder = door.furnish(who.folder, caged=caged)
+        folder = door.furnish(who.folder, level)
         self._do(self._admit(_Lane(who, kept.token, folder)))
         return Given(kept.token, folder, self.port, self.names)
 
-    def resume(self, folder: str, *, caged: bool = True) -> None:
+    def resume(self, folder: str, level: Level = "full") -> None:
         """Lets a lane in again that another door let in, by the pass in its folder; one without a pass stays out."""
         kept = door.kept(folder)
         if kept is not None:
-            self.admit(msgspec.structs.replace(kept.who, folder=folder), caged=caged)
+            self.admit(msgspec.structs.replace(kept.who, folder=folder), level)
 
     def dismiss(self, lane: str) -> None:
         """Lets a lane out: its token is no one's from now on. A door that is closed has let all out."""

@@ -217,7 +217,7 @@ def start(store: Store, wish: Wish, tell: Callable[[Event], None] = lambda event
         )  # fmt: skip
         if wish.door is not None and door.is_reachable(order):
             who = Who(wish.id, wish.agent, wish.folder, wish.run, wish.task, wish.region, wish.target)
-            given = wish.door.admit(who, caged=wish.level == "full")
+            given = wish.door.admit(who, wish.level)
             wish.door.check(given)
             order = door.arranged(order, given)
         supervised = Supervised(order, tell)
@@ -258,7 +258,7 @@ def adopt(
     supervised = Supervised(order, tell)
     supervised.adopt()
     if entrance is not None:
-        entrance.resume(folder, caged=kept.level == "full")
+        entrance.resume(folder, kept.level)
     return Running(lane, found.record.workspace, kept, supervised, entrance)
 
 
