@@ -104,20 +104,28 @@ def test_G25_what_was_open_when_it_died_is_charged_once(tmp_path: Path, server: 
     caps = {"run:run": Cap(tokens=8000)}
     with gateway(folder, simple(server.url("dead", "text"), caps=caps), started=False) as made:
         before = Ledger(str(folder))
+        before.note(Entry("c" * 32, time.time(), "run/one/1", "run", "one", "test", "up", "gpt-5", "chat", 200,
+                          "answered", Tokens(7), dollars=0.5))  # fmt: skip
         before.note(Open("a" * 32, time.time(), "run/one/1", "run", "one", "test", "up", "gpt-5", "chat",
                          Tokens(3000, output=2000), 0.25))  # fmt: skip
         before.note(Open("b" * 32, time.time(), "run/one/1", "run", "one", "test", "up", "unknown", "chat", Tokens(1)))
         before.close()
         with open(before.path, "ab") as file:
             file.write(b'{"id":"torn')  # a power loss
-        for _ in range(3):
+        # settled, but killed before that was shown
+        shown = ledger.Activities(str(folder))
+        shown.of("run/one/1").open = 2
+        shown.show("run/one/1")
+        for _ in range(2):
             made.start()
-            assert made.activity().tokens.total == 5001 and made.activity().open == 0
+            seen = made.activity()
+            assert (seen.tokens.total, seen.open, seen.cost.dollars, seen.cost.mark) == (5008, 0, 0.75, "*")
             made.kill()
-        assert [(e.outcome, e.dollars, e.mark) for e in made.entries()] == [("lost", 0.25, "≈"), ("lost", None, "*")]
+        found = [(e.outcome, e.dollars, e.mark) for e in made.entries()]
+        assert found == [("answered", 0.5, ""), ("lost", 0.25, "≈"), ("lost", None, "*")]
         made.start()
         assert made.send("chat").status == 200  # the line after the torn one is whole
-        assert len(made.settled(3)) == 3
+        assert len(made.settled(4)) == 4
         host.cap(made.folder, {"run:run": Cap(tokens=5001)})
         assert made.send("chat").status == 400
 

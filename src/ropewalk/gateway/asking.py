@@ -95,7 +95,7 @@ async def read(request: web.Request, held: str, seconds: float) -> bytes | tuple
 
 
 def asked(
-    request: web.Request, lane: Lane, wire: Wire, path: str, data: bytes, expected: Expected, began: float
+    request: web.Request, lane: Lane, wire: Wire, path: str, data: bytes, expected: Expected
 ) -> Ask | web.Response:
     """Gives what a request asks for, or the answer that it is no request."""
     try:
@@ -112,7 +112,9 @@ def asked(
         model, stream = str(body.get("model") or ""), bool(body.get("stream"))
     likely, most = expected.output(lane.lane, body)
     tokens = Tokens(input=budget.input_tokens(len(data)), output=likely)
-    return Ask(uuid.uuid4().hex, lane, wire, model, body, data, stream, tokens, most, began, round(time.time(), 3))
+    return Ask(
+        uuid.uuid4().hex, lane, wire, model, body, data, stream, tokens, most, time.monotonic(), round(time.time(), 3)
+    )
 
 
 def url(request: web.Request, path: str, upstream: Upstream, held: str, model: str = "") -> str:

@@ -64,7 +64,7 @@ def read(folder: str, env: Mapping[str, str]) -> dict[str, Upstream]:
     except OSError as error:
         raise os_error(error, f"read of {FILE}") from None
     except (ValueError, RecursionError) as error:
-        raise InvalidError(f"{FILE} can't be used: {error}", hint="see docs/lanes.md", file=path) from None
+        raise InvalidError(f"{FILE} can't be used: {error}", hint="see docs/gateway.md", file=path) from None
     if stat.S_IMODE(mode) & 0o077:
         raise InvalidError(f"{FILE} holds keys, and others may read it", hint=f"chmod 600 {path}", file=path)
     return {name: _upstream(name, one, env) for name, one in found.items()}
@@ -83,7 +83,7 @@ def _upstream(name: str, one: Endpoint, env: Mapping[str, str]) -> Upstream:
     try:
         return msgspec.convert({**values, "key": key}, Upstream)
     except msgspec.ValidationError as error:
-        raise InvalidError(f"endpoint {name}: {error}", hint="see docs/lanes.md") from None
+        raise InvalidError(f"endpoint {name}: {error}", hint="see docs/gateway.md") from None
 
 
 def fitting(upstreams: Mapping[str, Upstream], wires: Sequence[Wire], named: Sequence[str] = ()) -> list[str]:

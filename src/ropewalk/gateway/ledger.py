@@ -175,13 +175,16 @@ class Activities:
             self.lanes[lane] = read_activity(self._folder, lane) or Activity()
         return self.lanes[lane]
 
-    def begin(self) -> None:
-        """Says of every lane that nothing is open: a gateway that starts has sent nothing yet."""
+    def begin(self) -> list[str]:
+        """Says of every lane that nothing is open, and gives those that had something open when a gateway died."""
+        found = []
         for name in os.listdir(self._folder):
             lane = name.removesuffix(_KIND).replace("+", "/")
             if name.endswith(_KIND) and self.of(lane).open:
                 self.of(lane).open = 0
                 self.show(lane)
+                found.append(lane)
+        return found
 
     def show(self, lane: str, *, now: bool = True) -> None:
         """Writes a lane's file; without `now` at most once a second."""

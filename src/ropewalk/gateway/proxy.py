@@ -18,7 +18,7 @@ from ropewalk.gateway.answers import Failed, error
 from ropewalk.gateway.asking import MOST, Ask
 from ropewalk.gateway.budget import Budget, Expected, Refused, Reservation
 from ropewalk.gateway.ledger import Activities, Entry, Ledger, Open
-from ropewalk.gateway.prices import Cost, Price, Tables
+from ropewalk.gateway.prices import NOTHING, Cost, Price, Tables
 from ropewalk.gateway.sending import Sending, Way
 from ropewalk.gateway.settings import Current, Lane, Settings
 from ropewalk.gateway.tokens import Tokens, wire_of
@@ -40,7 +40,6 @@ class Proxy:
         self.settings = Current(folder)
         self.ledger = Ledger(folder)
         self.activities = Activities(folder)
-        self.activities.begin()
         self.budget = Budget()
         self.expected = Expected()
         self.accounts: dict[str, Account] = {}
@@ -53,17 +52,23 @@ class Proxy:
 
     def _take_over(self) -> None:
         """Charges what gateways before this one had sent, and as estimated what was open when they died (G25)."""
+        behind = set(self.activities.begin())  # what was open when it died may be settled, and not shown yet
         for one in ledger.unsettled(self.folder):
-            gone = ledger.lost(one)
-            self.ledger.note(gone)
-            activity = self.activities.of(one.lane)
-            activity.tokens += one.expected
-            activity.cost += gone.cost
-            self.activities.show(one.lane)
+            self.ledger.note(ledger.lost(one))
+            behind.add(one.lane)
+        used = {lane: (Tokens(), NOTHING) for lane in behind}
         for entry in ledger.entries(self.folder):
-            if entry.tokens is not None:
-                self.budget.charge(_names(entry.run, entry.task, entry.upstream, entry.at, entry.lane), entry.cost,
-                                   entry.tokens)  # fmt: skip
+            if entry.tokens is None:
+                continue
+            names = _names(entry.run, entry.task, entry.upstream, entry.at, entry.lane)
+            self.budget.charge(names, entry.cost, entry.tokens)
+            if entry.lane in used:
+                tokens, cost = used[entry.lane]
+                used[entry.lane] = tokens + entry.tokens, cost + entry.cost
+        for lane, (tokens, cost) in used.items():
+            activity = self.activities.of(lane)
+            activity.tokens, activity.cost = tokens, cost
+            self.activities.show(lane)
 
     def application(self) -> web.Application:
         """Gives the application that a server runs."""
@@ -92,7 +97,6 @@ class Proxy:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answers one request of a lane."""
-        began = time.monotonic()
         settings = self.settings()
         self.budget.caps = settings.caps
         if request.headers.get("upgrade"):
@@ -108,7 +112,7 @@ class Proxy:
         data = await asking.read(request, held, settings.first_byte)
         if isinstance(data, tuple):
             return error(wire, data[0], "invalid_request_error", data[1])
-        ask = asking.asked(request, lane, wire, path, data, self.expected, began)
+        ask = asking.asked(request, lane, wire, path, data, self.expected)
         return ask if isinstance(ask, web.Response) else await self._ask(request, path, held, settings, ask)
 
     async def _ask(
