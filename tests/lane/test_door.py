@@ -20,9 +20,10 @@ from ropewalk.core import jsonrpc
 from ropewalk.core.errors import HarnessError
 from ropewalk.gateway import offered
 from ropewalk.lane import door
-from ropewalk.lane.adapter import McpServer
+from ropewalk.lane.adapter import Endpoint, McpServer, Start
 from ropewalk.lane.door import Given, Who
 from ropewalk.lane.door_server import AT_ONCE, MOST, WAITING, Door
+from ropewalk.lane.programs import registry
 
 
 class Field:
@@ -346,3 +347,17 @@ def test_a_tool_that_is_not_offered_is_named() -> None:
     assert door.missing(servers, ["mcp__ropewalk__echo", "ropewalk-log"]) == []
     assert door.missing(servers, ["mcp__other__echo", "log", "ropewalk_log"]) == ["echo"]
     assert door.missing(servers, ["Bash"]) == ["echo", "log"]
+
+
+@pytest.mark.parametrize("name", registry.PROGRAMS)
+def test_no_token_is_in_a_command_line(name: str) -> None:
+    """Every process of the host sees it, those of other lanes among them."""
+    server = McpServer("ropewalk", "http://127.0.0.1:1/mcp", {"Authorization": "Bearer secret-door"})
+    endpoint = Endpoint("http://127.0.0.1:2", "secret-gateway", "anthropic")
+    adapter = registry.get(name)
+    start = Start("p", "/lane/prompt.md", "/work/x", "/lane", endpoint, "m", servers=(server,), script=[])
+    given = adapter.launch(start)
+    assert not [word for word in given.argv if "secret" in word]
+    if adapter.offers_tools:
+        held = [*given.files.values(), *(value.encode() for value in given.env.values())]
+        assert any(b"secret-door" in one for one in held)

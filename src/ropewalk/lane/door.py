@@ -161,13 +161,15 @@ def _python(level: Level) -> str:
 
 
 def arranged(order: Order, given: Given) -> Order:
-    """Gives an order with a lane's door: a server for its program, and `rw` first on its PATH."""
+    """Gives an order with a lane's door: a server for its program, and `rw` on its PATH."""
     full = order.level == "full"
     bridged = full and order.room is not None and order.room.network != "open"
     port = rooms.DOOR_PORT if bridged else given.port
     programs = f"{rooms.OURS}/{PROGRAMS}" if full else os.path.join(given.folder, PROGRAMS)
     room = order.room._replace(door=given.folder, door_port=given.port) if order.room is not None else None
-    extra = {**given.environment(port), "PATH": f"{programs}:{order.search}", **order.extra}
+    # where the user's own `rw` is in reach, it knows more than this one
+    search = [order.search, programs] if order.level == "none" else [programs, order.search]
+    extra = {**given.environment(port), "PATH": os.pathsep.join(search), **order.extra}
     return order._replace(room=room, servers=(*order.servers, given.server(port)), extra=extra)
 
 

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -24,6 +24,9 @@ from ropewalk.lane.door import Answer, Tool, Who
 from ropewalk.run import requests
 from ropewalk.store import difftext, files, grep, history, revisions
 from ropewalk.store.store import Store
+
+if TYPE_CHECKING:
+    from ropewalk.lane.door_server import Door
 
 PROGRESS = "progress.jsonl"
 """Is the file of a lane's folder that says how far its agent says it is."""
@@ -98,6 +101,27 @@ class Desk:
         found = [one for one in _TOOLS if self._board is not None or not one[4]]
         return [_Tool(self, name, description, request, function, writes)
                 for name, description, request, function, _, writes in found]  # fmt: skip
+
+
+@contextmanager
+def serving(
+    root: str,
+    folder: str,
+    board: Callable[[Store], Board] | None = None,
+    tell: Callable[[Who, str, float | None], None] = lambda who, text, percent: None,
+) -> Iterator[Door]:
+    """Gives the door of a worker's lanes until the block ends; `folder` is the worker's own, `root` the store's."""
+    from ropewalk.lane.door_server import Door
+
+    desk = Desk(root, board, tell)
+    try:
+        made = Door(folder, desk.tools())
+        try:
+            yield made
+        finally:
+            made.close()
+    finally:
+        desk.close()
 
 
 def _close(place: Place) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -23,11 +23,14 @@ from ropewalk.lane.lanes import Outcome, Wish
 from ropewalk.lane.waits import Limits, Waits
 from ropewalk.store.store import Store
 
+if TYPE_CHECKING:
+    from ropewalk.lane.door_server import Door
+
 REPORT = "conflict.json"
 
 
 class Ways(NamedTuple):
-    """Is how all lanes of a run are made: their cage, their endpoints and gateway, and what they are told besides."""
+    """Is how all lanes of a run are made: cage, endpoints, gateway, what they are told besides, and their tools."""
 
     level: Level = "none"
     network: Network = "gateway"
@@ -39,6 +42,7 @@ class Ways(NamedTuple):
     effort: str = ""
     limits: Limits = Limits()
     waits: Waits = Waits()
+    door: Door | None = None
 
 
 class Turn(NamedTuple):
@@ -67,6 +71,8 @@ class Turn(NamedTuple):
     check: str = ""
     environment: str = ""
     sample: int = 0
+    region: str = ""
+    target: str = "main"
 
 
 class Before(NamedTuple):
@@ -91,7 +97,7 @@ def wish(store: Store, adapter: Adapter, caller: Mapping[str, str], ways: Ways, 
         turn.model or ways.model, turn.effort or ways.effort, ways.upstreams, ways.named,
         turn.before.session if turn.before is not None else None, (), extra,
         ways.limits._replace(seconds=turn.seconds), ways.waits, turn.script, files, turn.base, turn.schema, turn.check,
-        turn.environment, turn.sample,
+        turn.environment, turn.sample, ways.door, turn.region, turn.target,
     )  # fmt: skip
 
 

@@ -8,8 +8,9 @@ import msgspec
 
 from ropewalk.gateway.tokens import Tokens
 from ropewalk.lane.adapter import Event, Launch, Start
-from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, number, part, said
+from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, json_file, number, part, said
 
+_SERVERS = "servers.json"
 _EFFORT = {"low": "4000", "medium": "10000", "high": "24000", "max": "32000"}
 
 
@@ -62,8 +63,10 @@ class Claude(Program):
             one.name: {"type": "http", "url": one.url, "headers": dict(one.headers), "alwaysLoad": True}
             for one in start.servers
         }
-        words += ["--mcp-config", msgspec.json.encode({"mcpServers": servers}).decode(), "--strict-mcp-config"]
-        return Launch(words, env, {}, _message(asked(start, self.prompt_max)), keep_open=True)
+        # in a file: a command line is shown to every process of the host, and there are tokens in it
+        words += ["--mcp-config", f"{start.home}/{_SERVERS}", "--strict-mcp-config"]
+        files = {_SERVERS: json_file({"mcpServers": servers})}
+        return Launch(words, env, files, _message(asked(start, self.prompt_max)), keep_open=True)
 
     def reader(self) -> Reader:
         """Gives a reader for one run."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from ropewalk.lane.adapter import Event, Launch, Start
-from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, part, said
+from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, json_file, part, said
 
+_SERVERS = "servers.json"
 _EFFORT = ("low", "medium", "high", "max")
 
 
@@ -41,13 +40,16 @@ class Copilot(Program):
             words += ["--reasoning-effort", start.effort]
         if start.session:
             words += [f"--resume={start.session}"]
+        files = {}
         if start.servers:
             servers = {
                 one.name: {"type": "http", "url": one.url, "headers": dict(one.headers), "tools": ["*"]}
                 for one in start.servers
             }
-            words += ["--additional-mcp-config", msgspec.json.encode({"mcpServers": servers}).decode()]
-        return Launch(words, env, {}, text)
+            # in a file: a command line is shown to every process of the host, and there are tokens in it
+            words += ["--additional-mcp-config", f"@{start.home}/{_SERVERS}"]
+            files[_SERVERS] = json_file({"mcpServers": servers})
+        return Launch(words, env, files, text)
 
     def reader(self) -> Reader:
         """Gives a reader for one run."""
