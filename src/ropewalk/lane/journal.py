@@ -124,6 +124,12 @@ def opened(lane: str, run: str, task: str, agent: str, prompt: str, workspace: s
                   clock.boot_id())  # fmt: skip
 
 
+def cached(lane: str, hashed: str, what: Ingredients, of: Lane, workspace: str, run: str) -> Record:
+    """Gives the record of a lane that was not started, because another of the same key stands for it."""
+    return Record(lane, hashed, run, of.record.task, 1, of.record.agent, what, "", workspace, clock.now(),
+                  round(clock.monotonic(), 3), clock.boot_id())  # fmt: skip
+
+
 def begin(store: Store, record: Record) -> None:
     """Notes that a lane is about to start; `E_INVALID` when there is one of its name."""
     with store.transaction() as tx:

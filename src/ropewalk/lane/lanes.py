@@ -96,8 +96,9 @@ def home_of(level: Level, folder: str) -> str:
 
 
 class Outcome(NamedTuple):
-    """Is what became of a lane: the supervisor's account and the journal's result."""
+    """Is what became of a lane: its id, the supervisor's account and the journal's result."""
 
+    id: str
     lane: LaneResult
     result: Result
 
@@ -301,8 +302,8 @@ def follow(
         if lane is None:
             supervisor.end(supervised.folder)
             _finish(store, running.lane, running.workspace, running.kept, why)
-    return Outcome(lane, _finish(store, running.lane, running.workspace, running.kept,
-                                 _Told(lane.state, lane.reason, lane)))  # fmt: skip
+    ended = _Told(lane.state, lane.reason, lane)
+    return Outcome(running.lane, lane, _finish(store, running.lane, running.workspace, running.kept, ended))
 
 
 def stop(store: Store, lane: str) -> Result:
@@ -394,8 +395,11 @@ def _room(store: Store, wish: Wish, bridged: bool, uid: int | None) -> Room:
     # of a command of the user's own only the files that it names are shown, not what is around them
     own = isinstance(wish.adapter, Command)
     tools = rooms.tool_folders("" if own else wish.adapter.program, wish.search)
+    if uid is not None:
+        # a folder that is closed to the lane's user is of no use to it, and would hide what is open below it
+        tools = [path for path in tools if os.stat(path).st_mode & 0o005 == 0o005]
     if isinstance(wish.adapter, Command):
-        tools += wish.adapter.files(wish.search)
+        tools += _open_files(wish.adapter.files(wish.search), uid)
     if wish.adapter.program == sys.executable:
         import ropewalk
 
@@ -405,6 +409,16 @@ def _room(store: Store, wish: Wish, bridged: bool, uid: int | None) -> Room:
         os.path.join(store.layout.repo, "objects"), tuple(dict.fromkeys(tools)),
         os.path.join(wish.gateway, "door") if bridged else "", network=wish.network, uid=uid,
     )  # fmt: skip
+
+
+def _open_files(paths: Sequence[str], uid: int | None) -> list[str]:
+    """Gives files that a command names; `E_INVALID` for one that the lane's user may not read."""
+    for path in paths:
+        if uid is not None and not os.stat(path).st_mode & 0o004:
+            raise InvalidError(
+                f"agents run as another user here, who may not read {path}", hint=f"chmod o+r {path}", path=path
+            )
+    return list(paths)
 
 
 def _result(lane: str, kept: Kept, told: _Told) -> Result:

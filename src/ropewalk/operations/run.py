@@ -54,6 +54,10 @@ class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     check_seconds: Annotated[float, Meta(gt=0, le=86_400, description="how long a check may take")] = 1800.0
     pass_env: crew.PassEnv = []
     keep: Annotated[bool, Meta(description="keep the workspaces of landed tasks too")] = False
+    replay_results: Annotated[
+        bool, Meta(description="take the result of a task that is the same in all it depends on from the journal")
+    ] = False
+    sample: Annotated[int, Meta(ge=0, le=10_000, description="a number of its own for an independent attempt")] = 0
 
 
 @operation(
@@ -84,6 +88,8 @@ def run(ctx: Context, req: RunRequest) -> Summary:
         seconds=req.seconds,
         check_seconds=req.check_seconds,
         keep=req.keep,
+        replay=req.replay_results,
+        sample=req.sample,
         ways=crew.ways(ctx, harness, cage=req.cage, pass_env=req.pass_env, model=req.model, effort=req.effort),
     )
     with Interrupts() as interrupts:

@@ -18,7 +18,8 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is what became of one task.
 
     `state` is landed, failed, blocked or stopped; `turns` counts the agent's turns (a conflict is one more),
-    `deaths` how often its process was killed and started again.
+    `deaths` how often its process was killed and started again,
+    `cached` is the lane whose result stands for it.
     """
 
     id: str
@@ -32,6 +33,7 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     seconds: float = 0.0
     usage: dict[str, int] = {}
     workspace: str | None = None
+    cached: str = ""
 
 
 class Summary(msgspec.Struct, frozen=True, omit_defaults=True):

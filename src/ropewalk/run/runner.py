@@ -45,6 +45,8 @@ class Options(NamedTuple):
     keep: bool = False
     export: bool = True
     ways: Ways = Ways()
+    replay: bool = False
+    sample: int = 0
 
 
 def new_id() -> str:
@@ -86,11 +88,20 @@ def run(
         at = clock.now()
         log.emit("run_started", run=run_id, ref=short_ref(ref), base=base, tasks=[t.id for t in tasks],
                  harness=options.harness.name, jobs=options.jobs)  # fmt: skip
-        settings = Settings(
-            run_id, ref, folder, options.data_home, options.caller, options.harness, options.lander, options.check,
-            options.seconds, options.check_seconds, options.keep, options.ways,
-        )  # fmt: skip
-        done, stopped = _Schedule(store.layout.root, tasks, settings, options.jobs, log).run(interrupts)
+        from ropewalk.run import tools
+
+        with tools.equipped(
+            options.ways, options.harness, store.layout.root, folder,
+            tell=lambda who, text, percent: log.emit(
+                "progress", task=who.task, lane=who.lane, text=text, percent=percent
+            ),
+        ) as ways:  # fmt: skip
+            settings = Settings(
+                run_id, ref, folder, options.data_home, options.caller, options.harness, options.lander, options.check,
+                options.seconds, options.check_seconds, options.keep, ways,
+                options.replay, options.sample,
+            )  # fmt: skip
+            done, stopped = _Schedule(store.layout.root, tasks, settings, options.jobs, log).run(interrupts)
         seconds = clock.monotonic() - began
         head = store.ref(ref) or base
         shown = None

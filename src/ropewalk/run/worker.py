@@ -12,6 +12,7 @@ import msgspec
 
 from ropewalk.core import clock
 from ropewalk.core.errors import CheckFailedError, ConflictError, RopewalkError
+from ropewalk.lane import journal, lanes
 from ropewalk.lane.adapter import Adapter, Event
 from ropewalk.lane.lanes import Outcome
 from ropewalk.run import turn as turns
@@ -20,7 +21,7 @@ from ropewalk.run.report import TaskReport
 from ropewalk.run.tasks import Task
 from ropewalk.run.turn import Before, Turn, Ways
 from ropewalk.store.store import Store
-from ropewalk.workspace import checkout, move, removal, snapshot, state
+from ropewalk.workspace import capture, checkout, landing, move, removal, snapshot, state
 from ropewalk.workspace.landing import Wish
 
 MAX_TURNS, MAX_DEATHS = 3, 2
@@ -43,6 +44,8 @@ class Settings(NamedTuple):
     check_seconds: float
     keep: bool = False
     ways: Ways = Ways()
+    replay: bool = False
+    sample: int = 0
 
 
 class _Failed(Exception):
@@ -82,7 +85,7 @@ class Worker:
         self.store.warnings.clear()
         return TaskReport(
             task.id, how, job.agent, reason, landed, job.turns, job.deaths, job.conflicts,
-            round(clock.monotonic() - began, 3), job.usage, kept,
+            round(clock.monotonic() - began, 3), job.usage, kept, job.cached,
         )  # fmt: skip
 
 
@@ -97,13 +100,19 @@ class _Job:
         # one key for all tries of the task's land: however a try ends, the task lands once
         self.key = str(uuid.uuid4())
         self._before: Before | None = None
-        self._lanes: list[str] = []
+        self._last = ""
+        self.cached = ""
 
     def run(self) -> str:
         if self.worker.stop.is_set():
             raise _Stopped
         self._tell("task_started", agent=self.agent)
         self._create()
+        if self.settings.replay and self._replayed():
+            try:
+                return self._land()
+            except ConflictError:
+                self._create_anew()  # others landed on the same lines: the agent does it itself
         report: dict[str, Any] | None = None
         while True:
             self.turns += 1
@@ -124,6 +133,31 @@ class _Job:
         path = checkout.default_path(self.store, self.settings.data_home, self.name)
         asked = checkout.Asked(self.name, self.agent, head, self.settings.ref, path, shared=self._folder())
         checkout.create(self.store, asked)
+
+    def _create_anew(self) -> None:
+        ws = state.need(self.store, self.name)
+        with state.held(self.store, self.name):
+            removal.delete(self.store, ws, self.agent, force=True, bin=self._folder("trash"))
+        self._create()
+
+    def _replayed(self) -> bool:
+        """Puts the result of an unchanged task into the workspace, if the journal has one that passed; says so."""
+        settings = self.settings
+        one = self._turn(0, self.task.prompt, None)
+        hashed, what = lanes.key(turns.wish(self.store, settings.harness, settings.caller, settings.ways, one))
+        found = journal.replay(self.store, hashed)
+        if found is None or found.result is None or not found.result.changeset:
+            return False
+        tree = self.store.objects.commit(found.result.changeset).tree
+        ws = state.need(self.store, self.name)
+        with state.held(self.store, self.name):
+            self.store.objects.take_new()
+            move.bring(self.store, ws, capture.capture(self.store, ws), tree, ws.base)
+        journal.begin(self.store, journal.cached(one.id, hashed, what, found, ws.path, settings.run))
+        journal.finish(self.store, one.id, msgspec.structs.replace(found.result, cached_from=found.record.lane))
+        self.cached = found.record.lane
+        self._tell("cached", lane=found.record.lane)
+        return True
 
     def _folder(self, *parts: str) -> str:
         """Gives a folder of what belongs to workspaces of the store."""
@@ -168,34 +202,36 @@ class _Job:
                 raise _Failed(f"the agent was killed {self.deaths} times, last by signal {-code}")
             if report is None:
                 # what a killed agent left half done is archived, and it starts anew
-                ws = state.need(self.store, self.name)
-                with state.held(self.store, self.name):
-                    removal.delete(self.store, ws, self.agent, force=True, bin=self._folder("trash"))
-                self._create()
+                self._create_anew()
 
     def _lane(self, report: dict[str, Any] | None) -> Outcome:
         settings = self.settings
         number = self.turns + self.deaths
-        folder = os.path.join(settings.folder, "lanes", self.task.id, str(number))
         text = self.task.prompt
         if report is not None:
             text = f"{conflict_words(report)}\n\nThe task was:\n\n{text}"
-        ws = state.need(self.store, self.name)
-        one = Turn(
-            f"{settings.run}/{self.task.id}/{number}", self.agent, folder, ws.path,
-            self.store.objects.commit(ws.base).tree, text, settings.run, self.task.id, number, settings.seconds,
-            self.task.script, report, {"ROPEWALK_STORE": self.store.layout.root},
-            self._before if report is not None else None, check=self.task.check or settings.check or "",
-        )  # fmt: skip
+        one = self._turn(number, text, report)
         interval = snapshot.Interval(self.name, self.agent, SNAPSHOT_SECONDS)
         done = turns.take(
             self.store, settings.harness, settings.caller, settings.ways, one, stop=self.worker.stop.is_set,
             tell=self._event, meanwhile=lambda: self._keep_now_and_then(interval),
         )  # fmt: skip
-        self._lanes.append(one.id)
+        self._last = done.id
         session = done.lane.ending.session
-        self._before = Before(folder, session) if session else None
+        self._before = Before(one.folder, session) if session else None
         return done
+
+    def _turn(self, number: int, text: str, report: dict[str, Any] | None) -> Turn:
+        settings = self.settings
+        ws = state.need(self.store, self.name)
+        return Turn(
+            f"{settings.run}/{self.task.id}/{number}", self.agent,
+            os.path.join(settings.folder, "lanes", self.task.id, str(number)), ws.path,
+            self.store.objects.commit(ws.base).tree, text, settings.run, self.task.id, number, settings.seconds,
+            self.task.script, report, {"ROPEWALK_STORE": self.store.layout.root},
+            self._before if report is not None else None, check=self.task.check or settings.check or "",
+            sample=settings.sample,
+        )  # fmt: skip
 
     def _event(self, event: Event) -> None:
         if event.kind in ("message", "error"):
@@ -217,17 +253,36 @@ class _Job:
         )
         began = clock.monotonic()
         self._tell("landing")
+        change = self._changeset(wish)
         try:
             how, landed = self.settings.lander.land(self.store, self.name, wish)
         except CheckFailedError as error:
             if self.worker.stop.is_set():
                 raise _Stopped from None
             words = str(error.details.get("output", "")).strip().splitlines()
+            self._judged(False, error.message, change)
             raise _Failed(f"{error.message}{': ' + words[-1][:300] if words else ''}") from None
         if how == "up_to_date":
             raise _Failed("the agent changed nothing that is not on the target already")
+        self._judged(True, "", change, landed)
         self._tell("landed", id=landed, status=how, seconds=round(clock.monotonic() - began, 4))
         return landed
+
+    def _changeset(self, wish: Wish) -> str | None:
+        """Gives the changeset of what the agent left, which the land takes up again; None for nothing."""
+        try:
+            with state.held(self.store, self.name):
+                return landing.commit_workspace(self.store, state.need(self.store, self.name), wish)[0]
+        except RopewalkError:
+            return None  # the land says why
+
+    def _judged(self, passed: bool, words: str, change: str | None, landed: str = "") -> None:
+        """Notes the verdict on the last lane's tree in the journal."""
+        if self._last and change is not None:
+            journal.set_verdict(
+                self.store, self._last, passed, words, tree=self.store.objects.commit(change).tree, changeset=change,
+                landed=landed,
+            )  # fmt: skip
 
     def _show_conflict(self, error: ConflictError) -> dict[str, Any] | None:
         """Brings the target into the workspace, so that the agent sees both sides; gives the report."""

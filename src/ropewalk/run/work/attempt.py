@@ -20,8 +20,11 @@ from ropewalk.board.state import Status
 from ropewalk.board.wire import Outcome
 from ropewalk.core import clock
 from ropewalk.core.errors import BusyError, FencedError, RopewalkError, UnsupportedError, os_error
+from ropewalk.lane import collect
 from ropewalk.lane.adapter import Event
+from ropewalk.lane.collect import Checked, Gate
 from ropewalk.lane.lanes import Outcome as Done
+from ropewalk.run import gate as gates
 from ropewalk.run import turn as turns
 from ropewalk.run.turn import Before, Turn
 from ropewalk.run.work import evidence, prompt
@@ -97,6 +100,9 @@ class Attempt:
         self._agent_rc = 0
         self._landed = False
         self._before: Before | None = None
+        self._done: Done | None = None
+        self._lane_id = ""
+        self._replies = 0  # a reply of another shape than was agreed is asked for once more, and no more
         # one key for all tries of the attempt's land: however a try ends, it lands once
         self._key = str(uuid.uuid4())
 
@@ -121,6 +127,9 @@ class Attempt:
                 raise
             except FencedError as error:
                 ending = self._fenced(error)
+            except BusyError as error:
+                why = f"{error.code} {error.message}"
+                ending = self._give_back(why, structural=why)
             except RopewalkError as error:
                 ending = self._die(_Dead(1, f"{error.code} {error.message}"))
             except OSError as error:
@@ -166,7 +175,10 @@ class Attempt:
                 self._dispatch(text, report)
             report, asks = None, True
             change = self._patiently(self._capture)
-            result = self._land(change) if change is not None else Result("unchanged")
+            result = self._refused(change) if change is not None else None
+            if result is None:
+                result = self._land(change) if change is not None else Result("unchanged")
+            self._judged(result, change)
             if result.how == "unchanged":
                 found = self._patiently(self._satisfied)
                 if isinstance(found, Ending):
@@ -186,7 +198,7 @@ class Attempt:
                     text = prompt.after_conflict(report, self.spec)
                 asks = report is not None  # what fits by now needs nobody's word
                 continue
-            if merits >= limit:
+            if merits >= limit or self._replies > 1:
                 return self._fail(result)
             merits += 1
             text = self._next_prompt(result, merits, limit)
@@ -194,6 +206,35 @@ class Attempt:
             if report is not None:
                 text = f"{prompt.conflict_words(report)}\n\n{text}"
             self._tell("attempt_failed", rc=result.rc, reason=result.how, turn=merits - 1)
+
+    def _refused(self, change: str) -> Result | None:
+        """Gives why the collect gate refuses what the agent left; None for what lands once its check passes.
+
+        The check is run on the tree that lands, with what others landed in it, so that it is taken for passed here.
+        """
+        assert self._done is not None
+        base = self.store.objects.commit(workspaces.need(self.store, self.attempt).base).tree
+        lane = self._done.lane
+        gate = gates.judge(self.store, self.task, lane.ending, base, self._tree, Checked(self._tree, 0), lane.tools)
+        if gate.passed:
+            return None
+        self._replies += all(reason.startswith("reply:") for reason in gate.reasons)
+        return Result("refused", tree=self._tree, rc=1, words=gate.repair or "; ".join(gate.reasons))
+
+    def _judged(self, result: Result, change: str | None) -> None:
+        """Notes the verdict on the last lane's tree in the journal: of what landed, and of what fails by merit."""
+        if result.how not in ("landed", "pending", "failed", "refused"):
+            return
+        passed = result.how in ("landed", "pending")
+        words = "" if passed else f"{result.how}: {(result.words.strip().splitlines() or [str(result.rc)])[-1]}"[:_NOTE]
+        gates.note(self.store, self._lane_id, Gate(passed, (words,) if words else (), tree=self._tree),
+                   changeset=change or "", landed=result.commit, reply=self._reply())  # fmt: skip
+
+    def _reply(self) -> Any:
+        text = self._done.lane.ending.text if self._done is not None else ""
+        if self.task.reply is not None:
+            return collect.check_reply(text, self.task.reply)[0]
+        return collect.fields_of(text)
 
     def _next_prompt(self, result: Result, turn: int, of: int) -> str:
         if result.how == "refused":
@@ -215,6 +256,8 @@ class Attempt:
         self._check_stop()
         if how == "timeout":
             raise _Dead(124, f"timeout: the agent did not end within {self._limit:g} s", structural=False)
+        if how == "died" and result.lane.reason.startswith("tools_missing"):
+            raise _Dead(self._agent_rc, result.lane.reason)
         if how == "died":
             raise _Dead(self._agent_rc, f"crash: the agent was ended by signal {-self._agent_rc}")
         if how == "stalled":
@@ -231,7 +274,8 @@ class Attempt:
         one = Turn(
             f"{self.attempt}/{self.turns}", self.bench.actor, folder, ws.path,
             self.store.objects.commit(ws.base).tree, text, options.worker, self.task.id, self.turns, self._limit, None,
-            report, extra, self._before, self._model, self.task.effort, check=self.task.check,
+            report, extra, self._before, self._model, self.task.effort, self._shape, self.task.check,
+            region=self.task.region, target=self.task.target,
         )  # fmt: skip
         try:
             done = turns.take(self.store, options.harness, options.caller, options.ways, one,
@@ -240,6 +284,7 @@ class Attempt:
             if self.turns == 1:
                 raise _Unstartable(f"{error.code} {error.message}") from None
             raise
+        self._done, self._lane_id = done, done.id
         session = done.lane.ending.session
         self._before = Before(folder, session) if session else None
         return done
@@ -434,6 +479,10 @@ class Attempt:
             fixed, self._agent_rc if rc is None else rc, check_rc, self.options.harness.name, self._model,
             self.options.kind, round(self.seconds, 3), reason, facts,
         )  # fmt: skip
+
+    @property
+    def _shape(self) -> str:
+        return "" if self.task.reply is None else msgspec.json.encode(self.task.reply).decode("utf-8")
 
     @property
     def _model(self) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from ropewalk.board.wire import Spec
 from ropewalk.run.worker import conflict_words as conflict_words
 
@@ -19,6 +21,9 @@ def of_task(spec: Spec) -> str:
         parts.append("Write these paths alone: " + ", ".join((*task.owns, *task.modifies)))
     if task.check:
         parts.append(f"The task is done when this passes at the top of the tree:\n\n    {task.check}")
+    if task.reply is not None:
+        shape = msgspec.json.format(msgspec.json.encode(task.reply)).decode("utf-8")
+        parts.append(f"Your last message has to be JSON, and nothing else, that this JSON Schema allows:\n\n{shape}")
     return "\n\n".join(parts) + "\n"
 
 
