@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,12 @@ from ropewalk.lane.door_server import Door
 from ropewalk.lane.lanes import Outcome, Wish
 from ropewalk.lane.programs.plain import Command
 from ropewalk.lane.waits import Limits, Waits
+from ropewalk.plan.task import Task
 from ropewalk.run import tools
 from ropewalk.run.tools import Desk
+from ropewalk.run.turn import Ways
+from ropewalk.run.work import loop
+from ropewalk.run.work.options import Options
 from ropewalk.testing.model_server import running
 
 LEVELS: tuple[Level, ...] = ("full", "files", "none")
@@ -208,3 +213,23 @@ def test_an_agent_whose_model_is_not_offered_the_tools_ends(field: Field, how: s
         assert done.result.reason.startswith("tools_missing: ask_region, "), done
         assert "log" not in done.result.reason.split(", ")
         assert done.result.seconds < 30
+
+
+def test_a_worker_gives_its_caged_lanes_a_door(field: Field) -> None:
+    """From a task of the board to its landing, with a report of progress among the worker's events."""
+    cagekit.needed("full")
+    field.kit.add(Task("job", "test -f new.txt", description="Make new.txt", region="here"))
+    agent = field.base / "agent.sh"
+    agent.write_text("rw progress begun --percent 1 && rw request two 'Say it all' --check true && echo x > new.txt\n")
+    agent.chmod(0o755)
+    events: list[tuple[str, dict[str, Any]]] = []
+    options = Options(
+        "w9", Command(f"/bin/sh {agent}"), {"PATH": "/usr/local/bin:/usr/bin:/bin"}, str(field.base / "data"),
+        threading.Event(), lambda kind, **facts: events.append((kind, facts)), only=("job",), once=True,
+        ways=Ways(level="full", gateway=str(field.base / "gateway")),
+    )  # fmt: skip
+    report = loop.work(field.kit.board, field.kit.kit.store, options)
+    assert [(one.task, one.how) for one in report.tasks] == [("job", "landed")], (report, events)
+    told = [facts for kind, facts in events if kind == "progress"]
+    assert [(one["task"], one["text"], one["percent"]) for one in told] == [("job", "begun", 1.0)]
+    assert any(".job.r1." in f".{ref.rsplit('/', 1)[1]}" for ref, _ in field.kit.board.below("refs/swarm/"))

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -20,13 +20,12 @@ from ropewalk.core import clock
 from ropewalk.core.errors import InvalidError, RopewalkError
 from ropewalk.core.ids import path_bytes
 from ropewalk.core.toolschema import input_schema
+from ropewalk.lane.adapter import Adapter
 from ropewalk.lane.door import Answer, Tool, Who
 from ropewalk.run import requests
+from ropewalk.run.turn import Ways
 from ropewalk.store import difftext, files, grep, history, revisions
 from ropewalk.store.store import Store
-
-if TYPE_CHECKING:
-    from ropewalk.lane.door_server import Door
 
 PROGRESS = "progress.jsonl"
 """Is the file of a lane's folder that says how far its agent says it is."""
@@ -54,7 +53,7 @@ class Desk:
         self,
         root: str,
         board: Callable[[Store], Board] | None = None,
-        tell: Callable[[Who, str, float | None], None] = lambda who, text, percent: None,
+        tell: Callable[[Who, str, float | None], object] = lambda who, text, percent: None,
     ) -> None:
         self._root, self._board, self.tell = root, board, tell
         self._free: list[Place] = []
@@ -104,20 +103,28 @@ class Desk:
 
 
 @contextmanager
-def serving(
+def equipped(
+    ways: Ways,
+    adapter: Adapter,
     root: str,
     folder: str,
     board: Callable[[Store], Board] | None = None,
-    tell: Callable[[Who, str, float | None], None] = lambda who, text, percent: None,
-) -> Iterator[Door]:
-    """Gives the door of a worker's lanes until the block ends; `folder` is the worker's own, `root` the store's."""
+    tell: Callable[[Who, str, float | None], object] = lambda who, text, percent: None,
+) -> Iterator[Ways]:
+    """Gives a worker's ways with a door that is served until the block ends; `folder` is its own, `root` the store's.
+
+    Lanes that nothing holds, of a program that offers no tools of servers, have the user's `rw` and get no door.
+    """
+    if ways.level == "none" and not adapter.offers_tools:
+        yield ways
+        return
     from ropewalk.lane.door_server import Door
 
     desk = Desk(root, board, tell)
     try:
         made = Door(folder, desk.tools())
         try:
-            yield made
+            yield ways._replace(door=made)
         finally:
             made.close()
     finally:

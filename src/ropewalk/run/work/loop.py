@@ -6,6 +6,7 @@ refuses claims is given up, and so is a host on which agents can't work; each en
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from typing import NamedTuple
@@ -57,7 +58,25 @@ def work(board: Board, store: Store, options: Options) -> Report:
     names.check_person(options.worker)
     if options.jobs < 1:
         raise InvalidError("a worker needs at least one job", jobs=options.jobs)
-    return _Worker(board, store, options).run()
+    from ropewalk.run import tools
+
+    folder = os.path.join(leftovers.Places(store, options.data_home).home, "doors", options.worker)
+    with tools.equipped(
+        options.ways, options.harness, store.layout.root, folder, lambda own: _opened(own, options),
+        lambda who, text, percent: options.emit(
+            "progress", worker=options.worker, task=who.task, lane=who.lane, text=text, percent=percent
+        ),
+    ) as ways:  # fmt: skip
+        return _Worker(board, store, options._replace(ways=ways)).run()
+
+
+def _opened(store: Store, options: Options) -> Board:
+    """Opens the board for another thread."""
+    if options.another is not None:
+        return options.another(store)
+    from ropewalk.board.local import LocalBoard
+
+    return LocalBoard(store)
 
 
 class _Worker:
@@ -115,12 +134,7 @@ class _Worker:
                 board.close()
 
     def _board(self, store: Store) -> Board:
-        """Opens the board for another thread."""
-        if self.options.another is not None:
-            return self.options.another(store)
-        from ropewalk.board.local import LocalBoard
-
-        return LocalBoard(store)
+        return _opened(store, self.options)
 
     def _for_heart(self) -> tuple[Board, Store]:
         store = Store(self.store.layout.root)
