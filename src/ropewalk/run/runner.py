@@ -96,20 +96,12 @@ def run(
                 "progress", task=who.task, lane=who.lane, text=text, percent=percent
             ),
         ) as ways:  # fmt: skip
-            from ropewalk.run import tools
-
-        with tools.equipped(
-            options.ways, options.harness, store.layout.root, folder,
-            tell=lambda who, text, percent: log.emit(
-                "progress", task=who.task, lane=who.lane, text=text, percent=percent
-            ),
-        ) as ways:  # fmt: skip
             settings = Settings(
-                    run_id, ref, folder, options.data_home, options.caller, options.harness, options.lander, options.check,
-                    options.seconds, options.check_seconds, options.keep, ways,
-                    options.replay, options.sample,
-                )  # fmt: skip
-                done, stopped = _Schedule(store.layout.root, tasks, settings, options.jobs, log).run(interrupts)
+                run_id, ref, folder, options.data_home, options.caller, options.harness, options.lander, options.check,
+                options.seconds, options.check_seconds, options.keep, ways,
+                options.replay, options.sample,
+            )  # fmt: skip
+            done, stopped = _Schedule(store.layout.root, tasks, settings, options.jobs, log).run(interrupts)
         seconds = clock.monotonic() - began
         head = store.ref(ref) or base
         shown = None
