@@ -11,7 +11,6 @@ import time
 
 import aiohttp
 from aiohttp import web
-from yarl import URL
 
 from ropewalk.gateway import answers, asking, cassette, ledger, offered
 from ropewalk.gateway.answers import Failed, error
@@ -281,7 +280,7 @@ class Proxy:
             upstream = settings.upstreams.get(name)
             if upstream is None:
                 continue
-            there = URL(asking.url(request, path, upstream, held), encoded=True)
+            there = asking.url(request, path, upstream, held)
             try:
                 async with self.session.request(
                     request.method, there, data=data or None, headers=asking.headers(request, upstream, held),

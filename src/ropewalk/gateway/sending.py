@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import aiohttp
 import msgspec
 from aiohttp import web
-from yarl import URL
 
 from ropewalk.gateway import answers, asking, budget, rewrite
 from ropewalk.gateway.answers import Failed
@@ -136,7 +135,7 @@ class Sending:
 
     async def _once(self, data: bytes, *, strip: bool) -> web.StreamResponse:
         name, upstream = self.way.name, self.way.upstream
-        there = URL(asking.url(self.request, self.path, upstream, self.token, self.ask.model), encoded=True)
+        there = asking.url(self.request, self.path, upstream, self.token, self.ask.model)
         answer: aiohttp.ClientResponse | None = None
         whole = False
         try:
