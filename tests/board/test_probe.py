@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.board.boardkit import BoardKit
 from tests.board.remotekit import MAIN, NEEDS_SERVERS, Servers, Shared, peers
 
 from ropewalk.board import probe
+from ropewalk.board.remote import RemoteBoard
 from ropewalk.core.errors import NotFoundError
 from storekit import stock
 
@@ -44,6 +46,19 @@ def test_F13_a_protected_target_is_found_without_moving_it(shared: Opener, hook:
     assert "protected" in found.refused[0].words and "pull request" in " ".join(found.advice)
     assert on.refs() == before
     assert probe.remembered(on.board) == found
+
+
+def test_F13_a_store_takes_all_and_keeps_no_branch_of_the_probe(tmp_path: Path) -> None:
+    """It deletes no branch by a push, so that none may be made for a trial."""
+    kit = BoardKit(tmp_path / "store")
+    board = RemoteBoard(kit.kit.repo, str(tmp_path / "mirror"))
+    before = kit.kit.store.refs()
+    found = probe.probe(board)
+    board.close()
+    assert (found.usable, found.landing, found.target_push, found.branches) == (True, "push", True, True), found
+    assert not found.refused and not found.left and not found.advice
+    assert kit.kit.store.refs() == before
+    kit.close()
 
 
 def test_F13_what_a_servers_rules_refuse_is_named(shared: Opener) -> None:

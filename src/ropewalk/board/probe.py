@@ -1,7 +1,7 @@
 """The probe: what a git server takes of a board's pushes, found out by scratch refs that are removed again (F4, F13).
 
-The target branch is never moved: it is pushed together with a ref that can't be made, in a push that is done whole
-or not at all, and only after the same was seen to be refused whole for scratch refs.
+No branch is ever moved or made: it is pushed together with a ref that can't be made, in a push that is done whole or
+not at all, and only after the same was seen to be refused whole for scratch refs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from ropewalk.store.loose import object_id
 from ropewalk.store.oplog import Move
 
 SCRATCH = names.ROOT + "probe/"
-BRANCH = names.HEADS + "ropewalk-probe-"
 
 _ACCEPT_ENV = "in the server's sshd_config: AcceptEnv GIT_PROTOCOL (else every look transfers the names of all refs)"
 _ACTOR = "probe/one"
@@ -107,7 +106,7 @@ class _Probe:
         self.board = board
         self.target = names.branch(target)
         self.base = f"{SCRATCH}{os.urandom(6).hex()}/"
-        self.branch = BRANCH + os.urandom(6).hex()
+        self.branch = f"{names.HEADS}ropewalk-probe-{os.urandom(6).hex()}"
         self.refused: list[Refusal] = []
 
     def run(self) -> Probed:
@@ -125,12 +124,9 @@ class _Probe:
             if create:
                 replace = self._try("replace", Move(f"{self.base}a", one.id, two.id), made=[two])
                 atomic = self._whole(two)
-                branches = self._try(
-                    "create a branch together with a board's ref", Move(self.branch, None, head or two.id),
-                    Move(f"{self.base}c", None, two.id), made=[two],
-                )  # fmt: skip
-                if atomic and head is not None:
-                    target_push = self._target(head)
+                if atomic:
+                    branches = self._rules("create a branch", Move(self.branch, None, head or two.id), [two])
+                    target_push = self._target(head) if head is not None else None
         finally:
             delete, left = self._clean()
         usable = bool(create and replace and delete and atomic)
@@ -166,22 +162,26 @@ class _Probe:
         return not taken and self.board.ref(other) is None
 
     def _target(self, head: str) -> bool | None:
-        """Says whether the server's rules would take a push to the target, by one that can't be done whole."""
+        """Says whether the server's rules would take a push to the target."""
         content = self.board.content(head)
         if content is None:
             return None
         made = _child(head, content)
+        return self._rules(f"push to {short_ref(self.target)}", Move(self.target, head, made.id), [made])
+
+    def _rules(self, what: str, move: Move, made: list[Object]) -> bool | None:
+        """Says whether the server's rules would take a move of a branch, by a push that can't be done whole."""
         clash = now_object("probe clash")
-        moves = [Move(self.target, head, made.id), Move(f"{self.base}a/x", None, clash.id)]
+        moves = [move, Move(f"{self.base}a/x", None, clash.id)]
         try:
-            self.board.push(Step("probe", _ACTOR, moves, [made, clash]))
+            self.board.push(Step("probe", _ACTOR, moves, [*made, clash]))
         except InvalidError:
             return True  # the clash alone stood against it
         except CasMismatchError:
             return None
         except RemoteError as error:
             if error.details.get("reason") == "rejected":
-                self.refused.append(Refusal(f"push to {short_ref(self.target)}", error.message))
+                self.refused.append(Refusal(what, error.message))
                 return False
             return None
         return True
@@ -192,8 +192,6 @@ class _Probe:
         try:
             board.refresh()
             there = [(name, oid) for name, oid in board.below(self.base)]
-            if (oid := board.ref(self.branch)) is not None:
-                there.append((self.branch, oid))
             gone = self._try("delete", *(Move(name, oid, None) for name, oid in there), made=[]) if there else True
             if gone:
                 return True, []

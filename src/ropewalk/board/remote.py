@@ -39,6 +39,9 @@ _AGAIN = ("locked", "missing")
 """Are the failures in which nothing moved and nobody refused: another push had a ref locked for a moment, or the
 mirror lacked an object because it had been made anew, which the look after the push has brought back."""
 
+_CLASH = " clashes with the ref "
+"""Is how a store says that one name would be a folder of another."""
+
 _AFTER = ("atomic push failed", "atomic push failure", "atomic transaction aborted")
 """Are git's words for a ref that was left alone because of another."""
 
@@ -216,6 +219,8 @@ class RemoteBoard:
             if (one := refused.get(move.name)) is not None and one.why in _LOST and not one.by_server:
                 return self._moved(move, None)
         for name, one in refused.items():
+            if one.by_server and _CLASH in one.why:
+                return self._clash(one.why)
             if one.by_server and one.why not in (*_LOST, *_UNSURE):
                 return self._rejected(name, one.why, transport.words_of(done.err))
         if not refused and isinstance(failure, RemoteError) and failure.details.get("reason") not in _NO_VERDICT:
@@ -249,8 +254,7 @@ class RemoteBoard:
         if not answered or "unpack failed" in words:
             return failure
         if "; cannot create '" in words:
-            return InvalidError(f"a ref clashes with one that is on {self.name}: {words}",
-                                hint="one name can't be a folder of another", repository=self.name)  # fmt: skip
+            return self._clash(words)
         return RemoteError(
             f"{self.name} could not move a ref: {words}",
             hint="try again; if no git works there, one was killed, and its lock file can be removed",
@@ -261,6 +265,12 @@ class RemoteBoard:
         return CasMismatchError(
             f"{short_ref(move.name)} of {self.name} is not at {move.old or 'nothing'}", ref=short_ref(move.name),
             expected=move.old, actual=actual, repository=self.name,
+        )  # fmt: skip
+
+    def _clash(self, words: str) -> InvalidError:
+        return InvalidError(
+            f"a ref clashes with one that is on {self.name}: {words}", hint="one name can't be a folder of another",
+            repository=self.name,
         )  # fmt: skip
 
     def _rejected(self, name: str, why: str, words: str) -> RemoteError:

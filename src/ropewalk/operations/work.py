@@ -160,6 +160,8 @@ def line_of(event: dict[str, Any]) -> str | None:
         return f"{task}: taken from {event['att']}: {event['reason']}"
     if kind == "origin_unreachable":
         return f"the board is out of reach: {event.get('reason', '')}"
+    if kind == "refused":
+        return f"the board refused: {event.get('reason', '')}"
     if kind == "store_busy":
         return f"waiting: {event.get('reason', '')}"
     return None

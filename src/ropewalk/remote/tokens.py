@@ -32,7 +32,9 @@ class Rights(msgspec.Struct, frozen=True):
 
     def refuses(self, ref: str, *, delete: bool) -> str | None:
         """Gives why a ref may not be written, or None."""
-        needed: Right = "land" if ref.startswith("refs/land/") else "delete" if delete else "write"
+        # a step on a board removes refs as a matter of course, and its laws say which
+        lost = delete and not ref.startswith("refs/swarm/")
+        needed: Right = "land" if ref.startswith("refs/land/") else "delete" if lost else "write"
         if needed not in self.can:
             return f"the right to {needed} is missing"
         full = "refs/heads/" + ref[len("refs/land/") :] if needed == "land" else ref

@@ -22,6 +22,7 @@ from ropewalk.core.errors import (
     ClaimedError,
     FencedError,
     InvalidError,
+    RemoteError,
     RopewalkError,
     StoreCorruptError,
     UnsupportedError,
@@ -46,6 +47,9 @@ _LOOKS, _STALE = 8, 4
 
 _SHARE = 10
 """Is how many times as long as a look takes an idle worker pauses at least, so that a large board is no load."""
+
+_REFUSED = ("rejected", "forbidden", "authentication", "host_key", "owner", "not_a_repository")
+"""Are the reasons of a server that is in reach and does not want this worker."""
 
 _ORDER: tuple[Ended, ...] = ("gave_up", "stopped", "claims_left", "once", "empty")
 
@@ -410,13 +414,8 @@ class _Loop:
             end = self._outage(error)
             return end[1] if end is not None else None
         except RopewalkError as error:
-            self.refusals += 1
-            self._seen = None
             self.worker.tell("claim", task=status.id, outcome="structural", reason=f"{error.code} {error.message}")
-            if self.refusals >= self.options.failures:
-                return f"{self.refusals} claims in a row were refused: {error.message}"
-            self.options.stop.wait(min(0.5 * 2**self.refusals, 10.0))
-            return None
+            return self._refused(error)
         self.choice.won()
         self.refusals = 0
         self.worker.tell("claim", task=status.id, att=held.attempt, outcome="won", harness=who.harness, model=who.model)
@@ -427,8 +426,21 @@ class _Loop:
     def _outage(self, error: RopewalkError) -> tuple[Ended, str] | None:
         """Waits for a board that is out of reach, or that another process keeps locked, for a while."""
         self._seen = None
-        why = self.patience.wait(error, self.options.stop)
+        if isinstance(error, RemoteError) and error.details.get("reason") in _REFUSED:
+            self.worker.tell("refused", reason=f"{error.code} {error.message}")
+            why = self._refused(error)
+        else:
+            why = self.patience.wait(error, self.options.stop)
         return None if why is None else ("gave_up", why)
+
+    def _refused(self, error: RopewalkError) -> str | None:
+        """Notes that the board refused a step, and waits a while; gives why the worker ends when it did too often."""
+        self.refusals += 1
+        self._seen = None
+        if self.refusals >= self.options.failures:
+            return f"{self.refusals} steps in a row were refused: {error.message}"
+        self.options.stop.wait(min(0.5 * 2**self.refusals, 10.0))
+        return None
 
     def _idle(self) -> tuple[Ended, str] | None:
         """Waits for something to do; gives the end of a worker that works until the board is empty."""
