@@ -24,7 +24,7 @@ from ropewalk.gateway.settings import Lane as Admitted
 from ropewalk.gateway.settings import Upstream
 from ropewalk.lane import door, journal, supervisor
 from ropewalk.lane.adapter import Adapter, Event, McpServer
-from ropewalk.lane.cage import give, levels
+from ropewalk.lane.cage import give, levels, selftest
 from ropewalk.lane.cage import room as rooms
 from ropewalk.lane.cage.room import Level, Network, Room
 from ropewalk.lane.door import Who
@@ -186,6 +186,9 @@ def run(
 def start(store: Store, wish: Wish, tell: Callable[[Event], None] = lambda event: None) -> Running:
     """Starts a lane and gives it; whoever does not follow it to its end leaves it to be adopted."""
     levels.choose(wish.level)
+    uid = rooms.UID if wish.level != "none" and os.geteuid() == 0 else None
+    if wish.level != "none":
+        selftest.ensure(wish.level, os.path.join(os.path.dirname(wish.gateway), "cage"), uid)
     hashed, what = key(wish)
     fit = endpoints.fitting(wish.upstreams, wish.adapter.wires, wish.named)
     if not fit and wish.adapter.wires and wish.level != "none" and wish.adapter.name != "command":
@@ -200,7 +203,6 @@ def start(store: Store, wish: Wish, tell: Callable[[Event], None] = lambda event
     )  # fmt: skip
     journal.begin(store, record)
     token, port = "", 0
-    uid = rooms.UID if wish.level != "none" and os.geteuid() == 0 else None
     kept = Kept(wish.adapter.name, wish.limits, wish.waits, wish.level, wish.gateway if fit else "", uid,
                 not wish.adapter.wires)  # fmt: skip
     try:
