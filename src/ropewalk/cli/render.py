@@ -15,7 +15,7 @@ def render(envelope: dict[str, Any]) -> str:
     if not envelope["ok"]:
         return _error(envelope["error"])
     result = envelope["result"]
-    special = _SPECIAL.get(envelope["op"]) or _of_a_board(envelope["op"])
+    special = _SPECIAL.get(envelope["op"]) or _elsewhere(envelope["op"])
     lines = special(result) if special else list(_lines(result))
     lines += [f"warning: {w}" for w in envelope.get("warnings", [])]
     recovered = envelope.get("meta", {}).get("recovered")
@@ -24,10 +24,10 @@ def render(envelope: dict[str, Any]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _of_a_board(operation: str) -> Callable[[dict[str, Any]], list[str]] | None:
-    from ropewalk.cli import boardview
+def _elsewhere(operation: str) -> Callable[[dict[str, Any]], list[str]] | None:
+    from ropewalk.cli import boardview, laneview
 
-    return boardview.of(operation)
+    return boardview.of(operation) or laneview.of(operation)
 
 
 def _error(error: dict[str, Any]) -> str:

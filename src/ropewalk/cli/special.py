@@ -44,6 +44,8 @@ HEADINGS = {
     "work": "Workers of a board",
     "flockwork": "Flockwork's tools, under their names and with their answers",
     "fwboard": "More tools of the same kind",
+    "lane": "Lanes: single agents, in the background",
+    "lanecare": "What lanes stand on",
     "run": "Runs",
     "describe": "About ropewalk",
 }

@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from ropewalk.lane.cage.room import Level
     from ropewalk.run.turn import Ways
 
-Harness = Annotated[
-    str, Meta(max_length=4096, description="the agent program: claude, codex, acp:COMMAND, command, scripted, …")
-]
+Harness = Annotated[str, Meta(max_length=4096, description="claude, codex, command, scripted, …")]
 Command = Annotated[
-    str, Meta(max_length=100_000, description="any program as the agent: it reads the prompt on standard input")
+    str, Meta(max_length=100_000, description="the agent program: it reads the prompt on standard input")
 ]
-Cage = Annotated[str, Meta(max_length=20, description="what holds the agents: full, files or none")]
+Cage = Annotated[str, Meta(max_length=20, description="full, files or none")]
 PassEnv = Annotated[list[str], Meta(max_length=100, description="a variable that agents get from your environment")]
 
 

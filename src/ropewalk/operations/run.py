@@ -41,8 +41,8 @@ class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     harness: crew.Harness | None = None
     command: crew.Command | None = None
     cage: crew.Cage | None = None
-    model: Annotated[str, Meta(max_length=200, description="the model, as the harness names it")] = ""
-    effort: Annotated[str, Meta(max_length=20, description="how hard it thinks: low, medium, high or max")] = ""
+    model: Annotated[str, Meta(max_length=200, description="the model")] = ""
+    effort: Annotated[str, Meta(max_length=20, description="low, medium, high or max")] = ""
     check: (
         Annotated[str, Meta(max_length=100_000, description="a shell command that must pass on each merged tree")]
         | None
@@ -54,10 +54,8 @@ class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     check_seconds: Annotated[float, Meta(gt=0, le=86_400, description="how long a check may take")] = 1800.0
     pass_env: crew.PassEnv = []
     keep: Annotated[bool, Meta(description="keep the workspaces of landed tasks too")] = False
-    replay_results: Annotated[
-        bool, Meta(description="take the result of a task that is the same in all it depends on from the journal")
-    ] = False
-    sample: Annotated[int, Meta(ge=0, le=10_000, description="a number of its own for an independent attempt")] = 0
+    replay_results: Annotated[bool, Meta(description="take unchanged tasks from the journal")] = False
+    sample: Annotated[int, Meta(ge=0, le=10_000, description="of independent attempts")] = 0
 
 
 @operation(
