@@ -7,17 +7,23 @@ BENCH_FLAGS ?= --quick
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # programs and the packages that bring them
-DEBIAN := git:git strace:strace sshd:openssh-server ssh:openssh-client lighttpd:lighttpd gpg:gnupg curl:curl openssl:openssl bwrap:bubblewrap zsh:zsh fish:fish \
+# npm is one of them where Node.js is not there already
+DEBIAN := npm:npm git:git strace:strace sshd:openssh-server ssh:openssh-client lighttpd:lighttpd gpg:gnupg curl:curl openssl:openssl bwrap:bubblewrap zsh:zsh fish:fish \
   mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs
 DOC_TESTS := $(wildcard tests/docs) tests/test_house.py tests/test_layers.py
 
-.PHONY: demo test test-full check format bench lock debian clean
+.PHONY: demo test test-clis test-full check format bench lock debian clean
 
 demo: .venv/run.stamp  ## agents at once on a sample project, a conflict, a killed land, in a temporary folder
 	@$(BIN)/rw demo --human
 
-test: debian .venv/dev.stamp  ## all tests but the slow ones
-	@$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow"
+test: debian .venv/dev.stamp  ## all tests but the slow ones; with CI=true the real agent programs too
+	@$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow and not clis"
+	@if [ "$$CI" = true ]; then $(MAKE) --no-print-directory test-clis; fi
+
+test-clis: debian .venv/dev.stamp  ## real agent programs from npm (2 GB) against the scripted model server
+	@RWTEST_CLIS=1 $(BIN)/python tests/clis/install.py --at-once 2
+	@RWTEST_CLIS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) -n 4 -m "clis and not slow" tests/clis
 
 test-full: debian .venv/dev.stamp  ## all tests, every attack whole; writes the table of docs/reliability.md
 	@rm -f .venv/sweep.jsonl
