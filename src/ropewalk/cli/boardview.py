@@ -58,7 +58,8 @@ def _next(result: dict[str, Any]) -> list[str]:
 
 def _task(result: dict[str, Any]) -> list[str]:
     spec = result["spec"]
-    lines = [f"{result['id']}: {spec.get('title') or result['id']}"]
+    first = spec.get("description", "").strip().split("\n", 1)[0].strip()
+    lines = [f"{result['id']}: {spec.get('title') or first[:200] or result['id']}"]
     lines.append(f"  state     {result['state']}" + (f" ({result['why']})" if result["why"] else ""))
     lines.append(f"  check     {spec['check']}")
     for name in ("needs", "owns", "modifies", "region", "target", "priority", "model", "harness"):
@@ -164,6 +165,30 @@ def _timeline(result: dict[str, Any]) -> list[str]:
     return lines or ["no attempts"]
 
 
+def _durations(result: dict[str, Any]) -> list[str]:
+    lines = []
+    for model, one in result["models"].items():
+        name = f"{model} ({one['harness']})" if one["harness"] else model
+        near = "; one came near its bound" if one["near_bound"] else ""
+        lines.append(f"{name}: {one['n']} ran, median {one['p50_s']:g} s, p90 {one['p90_s']:g} s, "
+                     f"{one['min_s']:g} to {one['max_s']:g} s{near}")  # fmt: skip
+    return (lines or ["no agent's time is known"]) + [""] + _timeline({"attempts": result["timeline"]})
+
+
+def _attribution(result: dict[str, Any]) -> list[str]:
+    ends = {True: "fixed", False: "not fixed", None: "no verdict"}
+    lines = []
+    for task, rows in result["tasks"].items():
+        for one in rows:
+            why = one.get("reason") or one.get("ended") or ""
+            lines.append(f"{task}: {one['att']}, {one['harness']}, model {one['model']}: {ends[one['fixed']]}"
+                         + (f" ({why})" if why else ""))  # fmt: skip
+    for word in ("in_progress", "interrupted"):
+        lines += [f"{task}: {one['att']}, {one['harness']}, model {one['model']}: {word.replace('_', ' ')}"
+                  + (f" ({one['note']})" if one.get("note") else "") for task, one in result[word].items()]  # fmt: skip
+    return lines or ["no attempts"]
+
+
 def _graph(result: dict[str, Any]) -> list[str]:
     if result.get("drawn"):
         return str(result["drawn"]).rstrip("\n").split("\n")
@@ -194,4 +219,5 @@ _VIEWS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "work-started": _still, "work-done": _still, "judge": _judged, "return": _returned, "verdict": _verdict,
     "board init": _law, "board scratch": _law, "board drop": _dropped, "board audit": _audit, "board gate": _gate,
     "board review": _reviewed, "board timeline": _timeline, "board graph": _graph, "work": _worked,
+    "board durations": _durations, "board attribution": _attribution,
 }  # fmt: skip
