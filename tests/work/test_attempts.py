@@ -12,7 +12,9 @@ import pytest
 from tests.work.workkit import NO_HEIR, WorkKit, task
 
 from ropewalk.board import names, wire
+from ropewalk.lane import journal
 from ropewalk.plan.task import Limits, Task
+from ropewalk.store.store import Store
 from storekit import stock
 
 
@@ -276,3 +278,34 @@ def test_R8_a_full_disk_is_given_up_with_its_reason(bench: WorkKit, tmp_path: Pa
     bench.work(only=["one"])
     assert bench.state("one") == "done"
     bench.lawful()
+
+
+def test_a_change_outside_of_what_a_task_owns_goes_back_to_its_agent(bench: WorkKit) -> None:
+    """The first turn writes beside its paths; the second is told so, and puts it back."""
+    told = 'if grep -q "not this [t]ask" "$HOME/prompt.md"; then rm stray; exit; fi'
+    bench.add(task("one", f"{told}\nmkdir -p src; echo y > src/f; echo x > stray", "test -f src/f", owns=("src/**",)))
+    process = bench.work()
+    assert bench.state("one") == "done" and bench.said("one")["turns"] == "2"
+    assert [event["reason"] for event in process.kinds("attempt_failed")] == ["refused"]
+    assert set(bench.files()) >= {"src/f"} and "stray" not in bench.files()
+
+
+_SHAPE = {"type": "object", "properties": {"status": {"const": "done"}}, "required": ["status"]}
+
+
+def test_a_reply_of_another_shape_is_asked_for_once_more(bench: WorkKit) -> None:
+    script = f"{_COUNT}; test $(cat n) = 2 && echo '{{\"status\": \"done\"}}' || echo no json"
+    bench.add(task("one", script, reply=_SHAPE))
+    bench.work()
+    assert bench.state("one") == "done" and bench.said("one")["turns"] == "2"
+    with Store(bench.kit.root) as store:
+        second, first = (lane.result for lane in journal.lanes(store))
+    assert first is not None and second is not None
+    assert first.passed is False and first.gate.startswith("refused:") and not first.landed
+    assert second.passed and second.landed and second.reply == {"status": "done"}
+
+
+def test_a_reply_that_stays_wrong_fails_after_its_one_repair(bench: WorkKit) -> None:
+    bench.add(task("one", f"{_COUNT}; echo no json", reply=_SHAPE, limits=Limits(attempts=9)))
+    bench.work()
+    assert bench.state("one") == "failed" and bench.said("one")["turns"] == "2"
