@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import stat
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 
 import pytest
@@ -22,7 +25,7 @@ from ropewalk.gateway import offered
 from ropewalk.lane import door
 from ropewalk.lane.adapter import Endpoint, McpServer, Start
 from ropewalk.lane.door import Given, Who
-from ropewalk.lane.door_server import AT_ONCE, MOST, WAITING, Door
+from ropewalk.lane.door_server import AT_ONCE, CONNECTIONS, MOST, WAITING, Door
 from ropewalk.lane.programs import registry
 
 
@@ -164,6 +167,37 @@ def test_a_client_that_stops_in_mid_request_holds_nobody_up(field: Field) -> Non
     assert call(given, "echo")["structuredContent"] == {"lane": "r/a/1"}
     made.close()
     assert call(given, "echo")["structuredContent"] == {"lane": "r/a/1"}
+
+
+def test_a_lane_that_opens_connections_without_end_takes_nothing_from_others(field: Field) -> None:
+    one, two = field.admit("r/a/1"), field.admit("r/b/1")
+    before = len(os.listdir("/proc/self/fd"))
+    made = []
+    for _ in range(CONNECTIONS * 3):
+        made.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        made[-1].connect(str(Path(one.folder) / door.SOCKET))
+    assert call(two, "echo")["structuredContent"] == {"lane": "r/b/1"}
+    # those above the number are closed, in whatever order they were taken
+    closed = 0
+    ready = select.poll()
+    for each in made:
+        ready.register(each, select.POLLIN | select.POLLHUP)
+    until = time.monotonic() + 20
+    while closed < CONNECTIONS * 2 and time.monotonic() < until:
+        closed = len(ready.poll(100))
+    assert closed == CONNECTIONS * 2
+    assert len(os.listdir("/proc/self/fd")) <= before + len(made) + CONNECTIONS + 4
+    for each in made:
+        each.close()
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        try:
+            assert call(one, "echo")["structuredContent"] == {"lane": "r/a/1"}
+            break
+        except (OSError, HTTPException):
+            continue  # not all have been seen to be closed
+    else:
+        pytest.fail("the lane is not served any more")
 
 
 def test_an_error_of_a_tool_is_its_answer(field: Field) -> None:

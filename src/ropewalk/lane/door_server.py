@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -34,6 +34,9 @@ MOST = 1 << 20
 AT_ONCE, WAITING = 2, 32
 """Are how many requests of one lane are worked on at once, and how many may wait behind them."""
 
+CONNECTIONS = 64
+"""Is how many connections one lane may have; each takes a descriptor of the worker's, which all lanes need."""
+
 _READ_SECONDS, _START_SECONDS = 30.0, 20.0
 _THREADS = 4
 _LOOPBACK = ("http://127.0.0.1", "http://localhost", "http://[::1]")
@@ -54,6 +57,34 @@ class _Lane:
         self.here = 0
         self.runner: web.ServerRunner | None = None
         self.inode = 0
+
+
+class _Bounded(web.Server):
+    """Is a server that closes connections above a number as they come."""
+
+    def __init__(self, answer: Callable[[BaseRequest], Awaitable[web.StreamResponse]], most: int) -> None:
+        super().__init__(answer, access_log=None)
+        self._most = most
+        self._here = 0  # its own list is of those whose first turn has come; many are made before that
+
+    def __call__(self) -> web.RequestHandler:
+        if self._here >= self._most:
+            return _Refused()  # type: ignore[return-value]
+        self._here += 1
+        return super().__call__()
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        """Notes that a connection is gone."""
+        self._here -= 1
+        super().connection_lost(handler, exc)
+
+
+class _Refused(asyncio.Protocol):
+    """Is a connection that is closed as soon as it is made."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Closes it."""
+        transport.close()
 
 
 class Door:
@@ -168,7 +199,7 @@ class Door:
         async def answer(request: BaseRequest) -> web.StreamResponse:
             return await self._answer(request, lane)
 
-        server = web.Server(answer, access_log=None)
+        server = _Bounded(answer, CONNECTIONS if lane is not None else CONNECTIONS * 8)
         runner = web.ServerRunner(server, shutdown_timeout=2)
         await runner.setup()
         await web.SockSite(runner, made, backlog=128).start()
