@@ -15,7 +15,7 @@ import msgspec
 from ropewalk.plan import graph
 from ropewalk.plan.globs import above_and_at, head
 from ropewalk.plan.plan import Plan, loads, writes
-from ropewalk.plan.schedule import Board, board, held_regions
+from ropewalk.plan.schedule import Frame, frame, held_regions
 from ropewalk.plan.simulate import bound, simulate
 
 HANDOVER = 0.05
@@ -90,13 +90,13 @@ def pack(plan: Plan, regions: int, seconds: Mapping[str, float] | None = None, *
     return _Packer(plan, regions, loads(plan, seconds)).pack(search)
 
 
-def board_of(plan: Plan, packing: Packing) -> Board:
-    """Gives the scheduler's board of a packed plan.
+def frame_of(plan: Plan, packing: Packing) -> Frame:
+    """Gives the scheduler's frame of a packed plan.
 
     A task holds every region that its write set reaches into, so of its paths only those count that lie in none.
     """
     folders = [path.removesuffix("/") for region in packing.regions for path in region.paths]
-    return board(plan.tasks, packing.held, {task.id: _outside(writes(task, {}), folders) for task in plan.tasks})
+    return frame(plan.tasks, packing.held, {task.id: _outside(writes(task, {}), folders) for task in plan.tasks})
 
 
 def _outside(globs: Sequence[str], folders: Sequence[str]) -> tuple[str, ...]:
@@ -289,7 +289,7 @@ class _Packer:
 
         def value(found: Sequence[int]) -> float:
             regions, held = self.regions(found)
-            made = board_of(self.plan, Packing(regions, held, 0.0, 0.0, 0))
+            made = frame_of(self.plan, Packing(regions, held, 0.0, 0.0, 0))
             return simulate(made, self.seconds, self.count).makespan + self.handover * self.crossing(found)
 
         best = min(starts, key=self.guess)
@@ -333,7 +333,7 @@ class _Packer:
     def packing(self, found: Sequence[int]) -> Packing:
         """Gives a packing by each unit's region."""
         regions, held = self.regions(found)
-        made = board_of(self.plan, Packing(regions, held, 0.0, 0.0, 0))
+        made = frame_of(self.plan, Packing(regions, held, 0.0, 0.0, 0))
         makespan = simulate(made, self.seconds, self.count).makespan
         return Packing(regions, held, makespan, bound(made, self.seconds, self.count), self.crossing(found))
 

@@ -77,7 +77,7 @@ def read(text: str) -> tuple[Packet | None, list[str]]:
     """Gives a packet, None when there is not even an id, and what is wrong with its form."""
     if len(text) > MOST or "\0" in text:
         return None, [f"it holds a NUL or is longer than {MOST >> 20} MiB"]
-    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    lines = text.removeprefix("\ufeff").split("\n")
     if lines[0].rstrip() != "---":
         return None, ["it has no front matter: its first line is not ---"]
     end = next((n for n, line in enumerate(lines[1:], 1) if line.rstrip() == "---"), None)
@@ -90,7 +90,7 @@ def read(text: str) -> tuple[Packet | None, list[str]]:
     body = "\n".join(lines[end + 1 :])
     if "class" in values:
         values["class_"] = values.pop("class")
-    return Packet(body=body.strip("\n"), **values), faults
+    return Packet(body=body, **values), faults
 
 
 def _front(lines: Sequence[str], faults: list[str]) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def write(packet: Packet) -> str:
             lines += [f"{name}: []"] if not value else [f"{name}:", *(f"  - {_quoted(item)}" for item in value)]
         elif value or name not in ("locus", "generator"):
             lines.append(f"{name}: {_quoted(value)}" if value else f"{name}:")
-    return "\n".join([*lines, "---", "", packet.body.strip("\n"), ""])
+    return "\n".join([*lines, "---", packet.body])
 
 
 def _quoted(value: str) -> str:
@@ -231,7 +231,7 @@ def to_task(packet: Packet, extra: Mapping[str, Any] | None = None) -> Task:
 
 def from_task(task: Task, *, reads: Sequence[str] = (), final_reply: str = "", body: str = "") -> Packet:
     """Gives the packet of a task; its body is the task's description under its title unless one is given."""
-    text = body or f"# {task.name}\n\n## Context\n\n{task.description.strip() or task.name}\n"
+    text = body or f"\n# {task.name}\n\n## Context\n\n{task.description.strip() or task.name}\n"
     return Packet(task.id, task.role, task.class_, task.model, owns=task.owns, modifies=task.modifies,
                   reads=tuple(reads), depends_on=task.needs, gate=task.check, final_reply=final_reply,
-                  body=text.strip("\n"))  # fmt: skip
+                  body=text)  # fmt: skip

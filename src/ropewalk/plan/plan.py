@@ -318,6 +318,12 @@ def _struct(value: Any, kind: Any, place: str) -> tuple[Any, list[str]]:
     """Gives a struct, or None, and what is wrong with each of its fields."""
     if not isinstance(value, dict):
         return None, [f"{place}: it is {_kind(value)}, not an object"]
+    try:
+        got = msgspec.convert(value, kind)
+        msgspec.json.encode(got)
+        return got, []
+    except (msgspec.ValidationError, UnicodeError, RecursionError):
+        pass  # each field by itself then, so that all that is wrong is told
     faults: list[str] = []
     made: dict[str, Any] = {}
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}

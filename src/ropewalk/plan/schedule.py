@@ -35,7 +35,7 @@ class Waiting(NamedTuple):
     text: str
 
 
-class Board(NamedTuple):
+class Frame(NamedTuple):
     """Is what stays the same about a list of tasks however they run: who needs whom, and who keeps whom out.
 
     Tasks with the same regions and paths are one class; classes that share a region or a path are apart.
@@ -55,8 +55,8 @@ _Entry = tuple[float, float, float, int]
 """Is a class's first task among what may start: its priority, what is left behind it, its own path, its place."""
 
 
-def board(tasks: Sequence[Task], regions: Mapping[str, Sequence[str]] | None = None,
-          paths: Mapping[str, Sequence[str]] | None = None) -> Board:  # fmt: skip
+def frame(tasks: Sequence[Task], regions: Mapping[str, Sequence[str]] | None = None,
+          paths: Mapping[str, Sequence[str]] | None = None) -> Frame:  # fmt: skip
     """Gives what a list of tasks has to keep to; the needs that are no task of it count as done.
 
     `regions` are those that a task holds while it runs (its own field where it is not named), `paths` its write set
@@ -77,7 +77,7 @@ def board(tasks: Sequence[Task], regions: Mapping[str, Sequence[str]] | None = N
         key = (tuple(sorted(set(held))), tuple(sorted(set(written))))
         kinds.append(classes.setdefault(key, len(classes)))
     listed = graph.order({name: [ids[n] for n in needs[place[name]]] for name in ids})
-    return Board(ids, needs, tuple(map(tuple, users)), tuple(task.priority for task in tasks), tuple(kinds),
+    return Frame(ids, needs, tuple(map(tuple, users)), tuple(task.priority for task in tasks), tuple(kinds),
                  _apart(list(classes)), tuple(key[0] for key in classes),
                  tuple(place[name] for name in listed))  # fmt: skip
 
@@ -110,9 +110,9 @@ class Schedule:
     A need is `done` for the caller to say, once what it landed is in the base that the task will start from (F18).
     """
 
-    def __init__(self, of: Board, slots: int, seconds: Mapping[str, float] | None = None,
+    def __init__(self, of: Frame, slots: int, seconds: Mapping[str, float] | None = None,
                  states: Mapping[str, State] | None = None, now: float = 0.0) -> None:  # fmt: skip
-        self.board, self.slots = of, max(1, slots)
+        self.frame, self.slots = of, max(1, slots)
         self._place = {name: n for n, name in enumerate(of.ids)}
         known = sorted(seconds[name] for name in of.ids if name in seconds) if seconds else []
         usual = known[len(known) // 2] if known else 1.0
@@ -140,8 +140,8 @@ class Schedule:
 
     def _ranks(self) -> list[float]:
         found = list(self._seconds)
-        for n in reversed(self.board.order):
-            found[n] = self._seconds[n] + max((found[user] for user in self.board.users[n]), default=0.0)
+        for n in reversed(self.frame.order):
+            found[n] = self._seconds[n] + max((found[user] for user in self.frame.users[n]), default=0.0)
         return found
 
     def _begin(self, states: Mapping[str, State], now: float) -> None:
@@ -152,14 +152,14 @@ class Schedule:
             if state in ("done", "failed", "gated"):
                 self._give(n)
             if state == "done":
-                for user in self.board.users[n]:
+                for user in self.frame.users[n]:
                     self._unmet[user] -= 1
             elif state == "blocked":
                 self.states[n] = "waiting"
         for n, state in enumerate(self.states):
             if state == "running":
                 self._running[n] = None
-                self._take(self.board.kinds[n])
+                self._take(self.frame.kinds[n])
         for n, state in enumerate(self.states):
             if state == "failed":
                 self._fail_users(n)
@@ -181,12 +181,12 @@ class Schedule:
         for n in kept:
             if len(self._running) >= self.slots:
                 break
-            if not self._block[self.board.kinds[n]] and self._may(n, kept, admit):
+            if not self._block[self.frame.kinds[n]] and self._may(n, kept, admit):
                 self._start(n, now)
-                started.append(self.board.ids[n])
+                started.append(self.frame.ids[n])
         while self._free and len(self._running) < self.slots:
             entry = heapq.heappop(self._free)
-            n, kind = entry[3], self.board.kinds[entry[3]]
+            n, kind = entry[3], self.frame.kinds[entry[3]]
             if self._block[kind] or self.states[n] != "waiting" or self._first(kind) != n:
                 continue
             if not self._may(n, kept, admit):
@@ -194,7 +194,7 @@ class Schedule:
                 self._others(kind, n, kept, admit, now, started)
                 continue
             self._start(n, now)
-            started.append(self.board.ids[n])
+            started.append(self.frame.ids[n])
         for entry in dict.fromkeys(aside):
             if self.states[entry[3]] == "waiting":
                 heapq.heappush(self._free, entry)
@@ -208,7 +208,7 @@ class Schedule:
         for _, _, n in sorted(self._ready[kind]):
             if n != first and self.states[n] == "waiting" and self._may(n, kept, admit):
                 self._start(n, now)
-                started.append(self.board.ids[n])
+                started.append(self.frame.ids[n])
                 if self._block[kind] or len(self._running) >= self.slots:
                     break
 
@@ -219,7 +219,7 @@ class Schedule:
         self.states[n] = "done"
         if not gated:
             insort(self._took, max(0.0, now - self._began[n]))
-        for user in self.board.users[n]:
+        for user in self.frame.users[n]:
             self._unmet[user] -= 1
             if not self._unmet[user] and self.states[user] == "waiting":
                 self._offer(user, now)
@@ -243,7 +243,7 @@ class Schedule:
             self._fail_users(n)
             return False
         self.states[n] = "waiting"
-        for region in self.board.regions[self.board.kinds[n]]:
+        for region in self.frame.regions[self.frame.kinds[n]]:
             self._load[region] += self._seconds[n]
         self._offer(n, now)
         return True
@@ -269,7 +269,7 @@ class Schedule:
         return [self._why(n, kept) for n, state in enumerate(self.states) if state in ("waiting", "blocked", "gated")]
 
     def _why(self, n: int, kept: Sequence[int]) -> Waiting:
-        of = self.board
+        of = self.frame
         name, kind = of.ids[n], of.kinds[n]
         if self.states[n] == "gated":
             return Waiting(name, "held", (), "its work is landed; it waits for its gate")
@@ -302,12 +302,12 @@ class Schedule:
 
     def _key(self, n: int) -> tuple[float, float]:
         """Gives a task's place in the order: priority, then what is left behind it, on its path or in its region."""
-        regions = self.board.regions[self.board.kinds[n]]
+        regions = self.frame.regions[self.frame.kinds[n]]
         load = max((self._load[region] for region in regions), default=0.0)
-        return -self.board.priorities[n], -max(self._tails[n], load)
+        return -self.frame.priorities[n], -max(self._tails[n], load)
 
     def _offer(self, n: int, now: float) -> None:
-        kind = self.board.kinds[n]
+        kind = self.frame.kinds[n]
         self._since[n] = now
         self._passed.pop(n, None)
         heapq.heappush(self._ready[kind], self._order(n))
@@ -327,29 +327,29 @@ class Schedule:
         return ready[0][2] if ready else -1
 
     def _may(self, n: int, kept: Sequence[int], admit: Callable[[str], str] | None) -> bool:
-        kind = self.board.kinds[n]
+        kind = self.frame.kinds[n]
         for other in kept:
             if other == n:
                 break
             if self.states[other] == "waiting" and self._in_the_way(other, kind):
                 return False
-        if admit is not None and (words := admit(self.board.ids[n])):
+        if admit is not None and (words := admit(self.frame.ids[n])):
             self._held[n] = words
             return False
         return True
 
     def _in_the_way(self, kept: int, kind: int) -> bool:
-        return kind in self.board.apart[self.board.kinds[kept]] and kept not in self._held
+        return kind in self.frame.apart[self.frame.kinds[kept]] and kept not in self._held
 
     def _start(self, n: int, now: float) -> None:
-        kind = self.board.kinds[n]
+        kind = self.frame.kinds[n]
         self.states[n] = "running"
         self._began[n] = now
         self._running[n] = None
         self._passed.pop(n, None)
         mine = self._order(n)
         self._take(kind)
-        for other in self.board.apart[kind]:
+        for other in self.frame.apart[kind]:
             first = self._first(other)
             if first >= 0 and other != kind and first not in self._passed and self._order(first) < mine:
                 self._passed[first] = now
@@ -357,10 +357,10 @@ class Schedule:
             self._push(kind)
 
     def _order(self, n: int) -> tuple[float, float, int]:
-        return -self.board.priorities[n], -self._tails[n], n
+        return -self.frame.priorities[n], -self._tails[n], n
 
     def _take(self, kind: int) -> None:
-        for other in self.board.apart[kind]:
+        for other in self.frame.apart[kind]:
             self._block[other] += 1
 
     def _ended(self, name: str) -> int:
@@ -371,28 +371,28 @@ class Schedule:
             raise ValueError(f"{name} is not running but {self.states[n]}")
         del self._running[n]
         self._give(n)
-        kind = self.board.kinds[n]
-        for other in self.board.apart[kind]:
+        kind = self.frame.kinds[n]
+        for other in self.frame.apart[kind]:
             self._block[other] -= 1
             if not self._block[other]:
                 self._push(other)
         return n
 
     def _give(self, n: int) -> None:
-        for region in self.board.regions[self.board.kinds[n]]:
+        for region in self.frame.regions[self.frame.kinds[n]]:
             self._load[region] -= self._seconds[n]
 
     def _fail_users(self, n: int) -> list[str]:
         found: list[str] = []
-        todo = list(self.board.users[n])
+        todo = list(self.frame.users[n])
         while todo:
             user = todo.pop()
             if self.states[user] == "waiting":
                 self.states[user] = "blocked"
                 self._passed.pop(user, None)
                 self._give(user)
-                found.append(self.board.ids[user])
-                todo += self.board.users[user]
+                found.append(self.frame.ids[user])
+                todo += self.frame.users[user]
         return sorted(found)
 
     def _reserved(self, now: float) -> list[int]:

@@ -14,9 +14,11 @@ from typing import NamedTuple
 import msgspec
 
 from ropewalk.plan import graph
-from ropewalk.plan.schedule import Board, Schedule
+from ropewalk.plan.schedule import Frame, Schedule
 
 RUNS = 32
+MOST = 64
+"""Is the largest number of workers that is tried."""
 ERROR = 0.5
 """Is the spread of a duration's error: the deviation of its logarithm."""
 WITHIN = 1.05
@@ -57,7 +59,7 @@ class Advice(msgspec.Struct, frozen=True):
     points: tuple[Point, ...] = ()
 
 
-def simulate(of: Board, seconds: Mapping[str, float], workers: int,
+def simulate(of: Frame, seconds: Mapping[str, float], workers: int,
              thought: Mapping[str, float] | None = None) -> Simulation:  # fmt: skip
     """Gives how a run goes if each task takes `seconds`; the scheduler goes by what is `thought`, the same if None."""
     plan = Schedule(of, workers, seconds if thought is None else thought)
@@ -80,7 +82,7 @@ def simulate(of: Board, seconds: Mapping[str, float], workers: int,
             plan.done(name, now)
 
 
-def bound(of: Board, seconds: Mapping[str, float], workers: int) -> float:
+def bound(of: Frame, seconds: Mapping[str, float], workers: int) -> float:
     """Gives what no schedule can undercut (F21).
 
     It is the largest of the work by the workers, the critical path, and for each region what has to come before it,
@@ -110,15 +112,15 @@ def perturbed(seconds: Mapping[str, float], runs: int = RUNS, error: float = ERR
     return [{name: seconds[name] * source.lognormvariate(0.0, error) for name in names} for _ in range(runs)]
 
 
-def recommend(boards: Callable[[int], Board], seconds: Mapping[str, float], regions: int, *,
-              runs: int = RUNS, error: float = ERROR, seed: int = 1) -> Advice:  # fmt: skip
+def recommend(frames: Callable[[int], Frame], seconds: Mapping[str, float], regions: int, *,
+              most: int = MOST, runs: int = RUNS, error: float = ERROR, seed: int = 1) -> Advice:  # fmt: skip
     """Gives how many workers are worth having, and how sure that is (F22).
 
-    `boards` gives the board for so many workers, whose regions may hang on their number; `regions` is how many there
-    can be at most. Numbers are tried along a coarse row first, then between its last that is too slow and its first
+    `frames` gives the frame for so many workers, whose regions may hang on their number; `regions` is how many there
+    can be at most. Numbers up to `most` are tried, along a coarse row first, then between its last that is too slow and its first
     that is not; those whose bound alone is too slow are not simulated.
     """
-    first = boards(1)
+    first = frames(1)
     needs = {name: [first.ids[n] for n in first.needs[place]] for place, name in enumerate(first.ids)}
     antichain = graph.widest(needs)
     ceiling = max(1, min(antichain, regions))
@@ -127,13 +129,13 @@ def recommend(boards: Callable[[int], Board], seconds: Mapping[str, float], regi
 
     def at(workers: int) -> list[float]:
         if workers not in seen:
-            made = first if workers == 1 else boards(workers)
+            made = first if workers == 1 else frames(workers)
             seen[workers] = [simulate(made, sample, workers, seconds).makespan for sample in samples]
         return seen[workers]
 
-    row = _row(ceiling)
+    row = _row(min(ceiling, max(1, most)))
     work = sum(map(sum, (sample.values() for sample in samples))) / runs
-    best = _mean(at(ceiling))
+    best = _mean(at(row[-1]))
     for workers in reversed(row):
         if work / workers > WITHIN * best:
             break
