@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from itertools import pairwise
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -54,7 +56,7 @@ def test_the_index_finds_what_meets(globs: list[str], glob: str) -> None:
 @given(st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.sampled_from("abcdefgh"), max_size=3)))
 def test_each_need_on_a_circle_is_in_one_that_is_told(needs: dict[str, list[str]]) -> None:
     needs = {name: [n for n in wanted if n != name and n in needs] for name, wanted in needs.items()}
-    told = {edge for way in graph.circles(needs) for edge in zip(way, way[1:], strict=False)}
+    told = {edge for way in graph.circles(needs) for edge in pairwise(way)}
     reach = {name: {name} for name in needs}
     for _ in needs:
         for name in needs:
@@ -193,8 +195,42 @@ def test_the_number_of_workers_is_the_least_that_is_near_the_best(shape: tuple[i
 
 # texts
 
-SHELL = st.lists(st.sampled_from(["make", "true", "exit", "0", "&&", "||", ";", "|", "(", ")", "{", "}", "!", "'", '"',
-                                  "$(", "`", "#", "\\", "&", ">", "x=1", "set", "-e", "if", "test", "["]), max_size=14)  # fmt: skip
+PIECES = [
+    "make",
+    "true",
+    "exit",
+    "0",
+    "&&",
+    "||",
+    ";",
+    "|",
+    "(",
+    ")",
+    "{",
+    "}",
+    "!",
+    "'",
+    '"',
+    "$(",
+    "`",
+    "#",
+    "\\",
+    "&",
+    ">",
+    "x=1",
+    "set",
+    "-e",
+    "if",
+    "test",
+    "[",
+]
+SHELL = st.lists(st.sampled_from(PIECES), max_size=14)
+KEYS = st.sampled_from(["modules", "tasks", "id", "name", "needs", "check", "x"])
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
 
 
 @SOME
@@ -236,9 +272,7 @@ def test_the_lint_is_total(packets: list[Packet], known: bool) -> None:
 
 
 @SOME
-@given(st.text(max_size=200) | st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(
-    inner, max_size=3) | st.dictionaries(st.sampled_from(["modules", "tasks", "id", "name", "needs", "check", "x"]),
-                                         inner, max_size=4), max_leaves=12).map(lambda v: __import__("json").dumps(v)))  # fmt: skip
+@given(st.text(max_size=200) | VALUES.map(json.dumps))
 def test_reading_a_plan_never_raises(reply: str) -> None:
     got = read(reply)
     assert (got.plan is None) == bool(got.problems) == bool(got.message)

@@ -75,16 +75,8 @@ def programs(check: str) -> tuple[str, ...]:
         if not words or not words[0].plain:
             continue
         name = words[0].text
-        if (
-            not name
-            or "/" in name
-            or name in _BUILTINS
-            or name in _KEYWORDS
-            or name in ("{", "}", "!")
-            or not name.isprintable()
-        ):
-            continue
-        if name not in found:
+        known = name in _BUILTINS or name in _KEYWORDS or name in ("{", "}", "!")
+        if name and not known and "/" not in name and name.isprintable() and name not in found:
             found.append(name)
     return tuple(found)
 

@@ -117,8 +117,8 @@ def recommend(frames: Callable[[int], Frame], seconds: Mapping[str, float], regi
     """Gives how many workers are worth having, and how sure that is (F22).
 
     `frames` gives the frame for so many workers, whose regions may hang on their number; `regions` is how many there
-    can be at most. Numbers up to `most` are tried, along a coarse row first, then between its last that is too slow and its first
-    that is not; those whose bound alone is too slow are not simulated.
+    can be at most. Numbers up to `most` are tried: along a coarse row first, then between its last that is too slow
+    and its first that is not. Those whose bound alone is too slow are not simulated.
     """
     first = frames(1)
     needs = {name: [first.ids[n] for n in first.needs[place]] for place, name in enumerate(first.ids)}
