@@ -186,8 +186,7 @@ class Asking(Command):
     offers_tools = True
 
 
-@pytest.mark.parametrize("how", ["stay", "end"])
-@pytest.mark.parametrize("has", [True, False])
+@pytest.mark.parametrize(("how", "has"), [("end", True), ("end", False), ("stay", False)])
 def test_an_agent_whose_model_is_not_offered_the_tools_ends(field: Field, how: str, has: bool) -> None:
     """Whether it goes on, and is ended for it, or has ended with a good word before anybody looked."""
     script = field.base / f"ask-{how}-{has}.py"
@@ -195,7 +194,7 @@ def test_an_agent_whose_model_is_not_offered_the_tools_ends(field: Field, how: s
     names = [f"mcp__ropewalk__{name}" for name in field.door.names] if has else ["shell", "mcp__ropewalk__log"]
     with running() as server:
         ups: Mapping[str, Upstream] = {f"up-{how}-{has}": Upstream(server.url(f"{how}-{has}", "text"), "key")}
-        words = " ".join([sys.executable, str(script), how if not has else "end", *names])
+        words = " ".join([sys.executable, str(script), how, *names])
         wish = field.wish("", "none", adapter=Asking(words), upstreams=ups, named=tuple(ups))
         try:
             done = field.run(wish)
