@@ -110,6 +110,29 @@ def test_a_canary_of_the_callers_is_nowhere_in_a_lane(kit: Lanes) -> None:
     assert CANARY not in repr(journal.lanes(kit.store))
 
 
+@pytest.mark.skipif(not os.path.exists("/usr/bin/bwrap"), reason="bubblewrap is not installed")
+def test_what_a_caged_lane_is_given_is_on_no_command_line(kit: Lanes) -> None:
+    """Everybody on the machine sees command lines; a variable that is passed on reaches the lane all the same."""
+    secret = f"given-{os.getpid()}-to-the-lane"
+    seen: list[str] = []
+
+    def look() -> None:
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                said = Path("/proc", name, "cmdline").read_bytes()
+            except OSError:
+                continue
+            if secret.encode() in said:
+                seen.append(said.decode("utf-8", "replace"))
+
+    done = kit.run("echo $GIVEN; env | sort > env; sleep 0.3\n", level="full", network="none",
+                   extra={"GIVEN": secret}, meanwhile=look)  # fmt: skip
+    assert (done.result.state, done.result.text) == ("done", secret) and not seen
+    inside = dict(line.split("=", 1) for line in (kit.work / "env").read_text().splitlines())
+    assert inside["HOME"] == "/lane" and inside["PWD"].startswith("/work/")
+    assert not {"SECRET_TOKEN", "ANTHROPIC_API_KEY", "GIT_DIR", "ROPEWALK_STORE"} & set(inside)
+
+
 def test_a_scripted_agent_is_a_real_process_that_edits_and_reports(kit: Lanes) -> None:
     events: list[Event] = []
     steps: list[dict[str, Any]] = [

@@ -25,7 +25,7 @@ def _cost(lane: dict[str, Any]) -> str:
 
 
 def _row(lane: dict[str, Any]) -> str:
-    gate = {True: "passed", False: "refused"}.get(lane.get("passed"), "-")
+    gate = "-" if lane.get("passed") is None else "passed" if lane["passed"] else "refused"
     when = datetime.fromtimestamp(lane["began"], UTC).strftime("%Y-%m-%d %H:%M:%S")
     reason = f"  {lane['reason']}" if lane.get("reason") else ""
     return (
@@ -42,7 +42,9 @@ def _list(result: dict[str, Any]) -> list[str]:
 
 def _show(result: dict[str, Any]) -> list[str]:
     lane = result["lane"]
-    gate = {True: "passed", False: f"refused: {result.get('gate', '')}"}.get(lane.get("passed"), "not asked yet")
+    gate = "not asked yet"
+    if lane.get("passed") is not None:
+        gate = "passed" if lane["passed"] else f"refused: {result.get('gate', '')}"
     facts = {
         "state": lane["state"] + (f": {lane['reason']}" if lane.get("reason") else ""),
         "agent": f"{lane['agent']} by {lane['harness']} {result.get('version', '')}".rstrip(),

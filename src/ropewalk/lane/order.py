@@ -113,9 +113,9 @@ def prepare(order: Order) -> Prepared:
                 give.give(path, room.uid)
             if not full:
                 os.chmod(order.folder, 0o711)  # its home is reached through it; its files are closed to all
-        argv = levels.argv(order.level, room, words, env, order.port if order.token else 0)
+        argv = levels.argv(order.level, room, words, None, order.port if order.token else 0)
         record = {
-            "argv": argv, "env": {} if full else env, "cwd": "/" if full else order.workspace,
+            "argv": argv, "env": env, "cwd": "/" if full else order.workspace,
             "stdin": os.path.join(order.folder, "stdin"), "keep_open": launch.keep_open, "subreaper": not full,
             "lane": order.id, "agent": order.agent, "harness": adapter.name, "level": order.level,
             "landlock": levels.landlock_abi() if order.level == "files" else 0,

@@ -22,16 +22,19 @@ def program() -> str:
     return found
 
 
-def argv(room: Room, words: Sequence[str], env: Mapping[str, str]) -> list[str]:
+def argv(room: Room, words: Sequence[str], env: Mapping[str, str] | None) -> list[str]:
     """Gives the command line that runs words inside the cage.
 
-    It has to be started by a thread that lives as long as the lane: the cage ends with it (G3).
+    Without `env` the environment is that of whoever starts it: command lines are shown to everybody on the machine, so
+    that no environment with a token in it may be on one. It has to be started by a thread that lives as long as the lane: the cage ends with it (G3).
     """
     own, ours = rooms.python()[0], rooms.python_inside(True)
     line = [
         program(), "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
-        "--new-session", "--hostname", "lane", "--clearenv", "--cap-drop", "ALL",
+        "--new-session", "--hostname", "lane", "--cap-drop", "ALL",
     ]  # fmt: skip
+    if env is not None:
+        line += ["--clearenv"]
     if room.uid is not None:
         # the mounts are made as root, and what runs inside gives it up
         line += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
@@ -68,7 +71,7 @@ def argv(room: Room, words: Sequence[str], env: Mapping[str, str]) -> list[str]:
     if room.door:
         line += ["--ro-bind", os.path.join(room.door, "bin"), f"{OURS}/bin"]
     line += ["--remount-ro", "/", "--chdir", "/"]
-    for name, value in env.items():
+    for name, value in (env or {}).items():
         line += ["--setenv", name, value]
     return [*line, "--", ours, "-I", "-S", f"{_INSIDE}/inside.py", *_inside(room), "--", *words]
 

@@ -44,10 +44,12 @@ def choose(wanted: Level) -> Level:
     )
 
 
-def argv(level: Level, room: Room, words: Sequence[str], env: Mapping[str, str], port: int = 0) -> list[str]:
+def argv(
+    level: Level, room: Room, words: Sequence[str], env: Mapping[str, str] | None, port: int = 0
+) -> list[str]:  # fmt: skip
     """Gives the command line that runs words at a level; `port` is the gateway's on the host.
 
-    In a full cage the environment is part of it; elsewhere whoever starts it gives the environment.
+    In a full cage an environment that is named is part of it; else whoever starts it gives the environment.
     """
     if level == "full":
         return bubble.argv(room, words, env)
