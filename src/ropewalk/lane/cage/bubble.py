@@ -25,8 +25,9 @@ def program() -> str:
 def argv(room: Room, words: Sequence[str], env: Mapping[str, str] | None) -> list[str]:
     """Gives the command line that runs words inside the cage.
 
-    Without `env` the environment is that of whoever starts it: command lines are shown to everybody on the machine, so
-    that no environment with a token in it may be on one. It has to be started by a thread that lives as long as the lane: the cage ends with it (G3).
+    Without `env` the environment is that of whoever starts it: everybody on the machine sees command lines, so that no
+    environment with a token in it may be on one. It has to be started by a thread that lives as long as the lane: the
+    cage ends with it (G3).
     """
     own, ours = rooms.python()[0], rooms.python_inside(True)
     line = [
