@@ -95,6 +95,10 @@ SETTINGS: tuple[Setting, ...] = (
 HANDED_ON: dict[str, str] = {
     "ROPEWALK_PUSHER": "whose token a push came with, from `rw serve` to the hooks",
     "ROPEWALK_RIGHTS": "what that token's holder may do",
+    "ROPEWALK_LANE_TOKEN": "a lane's token for the gateway, to its agent program",
+    "ROPEWALK_MODEL": "the model that a task names, to an agent that is any command",
+    "ROPEWALK_DOOR": "where a lane's own tools are, to its agent",
+    "ROPEWALK_DOOR_TOKEN": "by which they know the lane",
 }
 """Variables that ropewalk's own processes give each other, and their purposes; nobody sets them by hand."""
 
