@@ -70,3 +70,12 @@ def test_the_samples_history_is_the_same_each_time(tmp_path: Path, git: Any) -> 
 def test_a_lander_that_says_nothing_is_an_error() -> None:
     with pytest.raises(InternalError, match="-9"):
         lander.answer_of(-9, b"", b"")
+
+
+def test_a_lander_of_its_own_keeps_its_checks_where_the_run_has_them(tmp_path: Path) -> None:
+    """A child that fell back to the person's data folder would leave folders there, with each demo."""
+    from ropewalk.run import lander
+    from ropewalk.workspace.landing import Wish
+
+    checks = tmp_path / "data" / "ropewalk" / "store-id" / "checks"
+    assert lander.package_env(Wish("a/b", checks=str(checks)))["XDG_DATA_HOME"] == str(tmp_path / "data")

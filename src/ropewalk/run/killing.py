@@ -66,7 +66,7 @@ class KillingLander:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=lander.package_env(),
+            env=lander.package_env(wish),
             start_new_session=True,
         )
         try:

@@ -44,13 +44,16 @@ def command(store: Store, name: str, wish: Wish) -> list[str]:
     return [*argv, "--", *wish.check] if wish.check else argv
 
 
-def package_env() -> dict[str, str]:
-    """Gives the environment of a child that runs this very package."""
+def package_env(wish: Wish) -> dict[str, str]:
+    """Gives the environment of a child that runs this very package, and keeps its checks where the wish has them."""
     import os
 
     import ropewalk
 
-    return clean_env({"PYTHONPATH": os.path.dirname(os.path.dirname(os.path.abspath(ropewalk.__file__)))})
+    extra = {"PYTHONPATH": os.path.dirname(os.path.dirname(os.path.abspath(ropewalk.__file__)))}
+    if wish.checks:
+        extra["XDG_DATA_HOME"] = os.path.abspath(os.path.join(wish.checks, "..", "..", ".."))
+    return clean_env(extra)
 
 
 class Child:
@@ -58,7 +61,7 @@ class Child:
 
     def land(self, store: Store, name: str, wish: Wish) -> tuple[str, str]:
         """Gives (status, landed id); the child's error is raised here."""
-        done = run(command(store, name, wish), env=package_env(), timeout=wish.check_seconds + 600)
+        done = run(command(store, name, wish), env=package_env(wish), timeout=wish.check_seconds + 600)
         return answer_of(done.code, done.out, done.err)
 
 
