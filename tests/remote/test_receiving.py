@@ -14,6 +14,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from ropewalk.remote import receiving
 from ropewalk.remote.receiving import Command
+from ropewalk.remote.tokens import Rights
 from storekit import SRC, STOCK, Kit, lines, put, stock
 
 
@@ -85,6 +86,24 @@ def test_a34_a_lost_race_is_told_as_git_tells_it(kit: Kit, person: Person) -> No
     assert "stale info" in told and kit.main() == before
     told = person.git("push", "--force", "origin", "HEAD:main", ok=False)
     assert "non-fast-forward" in told and kit.main() == before
+
+
+def test_a_lost_race_leaves_no_object_of_another_unshown(kit: Kit) -> None:
+    store = kit.store
+    store.objects.take_new()
+    made = store.objects.write("blob", b"journalled by another, and not shown yet\n")
+    store.lock.acquire(5)
+    try:
+        with store.begun() as tx:
+            tx.journal(store.objects.take_new())
+    finally:
+        store.lock.release()
+    stale = Command(receiving.ZERO, kit.main(), "refs/heads/main")
+    push = receiving.Push("a/b", Rights())
+    (told,) = receiving.receive(store, [stale], push)
+    assert told.refused == receiving.STALE
+    store.show()
+    assert stock("--git-dir", kit.repo, "cat-file", "-t", made).strip() == "blob"
 
 
 def test_a33_a_push_that_lands(kit: Kit, person: Person) -> None:

@@ -133,7 +133,7 @@ def receive(store: Store, commands: Sequence[Command], push: Push, judge: Judge 
         answers = [found.get(one.ref) or _one(store, one, push, judge) for one in commands]
     if any(answer.refused == STALE for answer in answers):
         # the client was shown an old value: what is in repo.git is made to say what the store says (A38)
-        projection.forget(store)
+        projection.doubt_refs(store)
     store.show()
     return answers
 

@@ -196,9 +196,15 @@ def show_again(store: Store) -> None:
 def forget(store: Store) -> None:
     """Makes the next projection write every ref again, after a power loss may have torn any (A14).
 
-    The caller has put every object of the journal in place.
+    The caller holds the writer lock and has put every object of the journal in place.
     """
     _note(store, Shown(seq=_last_seq(store)))
+
+
+def doubt_refs(store: Store) -> None:
+    """Makes the next projection look at every ref again; what of the journal is not shown yet stays to be shown."""
+    with _projecting(store, wait=True):
+        _note(store, Shown(seq=min(read_shown(store).seq, _last_seq(store))))
 
 
 def _pending(store: Store, shown: Shown) -> list[tuple[str, str | None, int]]:

@@ -478,7 +478,7 @@ class _Repair:
         for name, target in store.refs():
             if projection.read_ref(store.layout.repo, name) != target:
                 self.done.append(f"{name} is shown anew")
-        projection.forget(store)
+        projection.doubt_refs(store)
         store.show()
         present = dict(store.refs())
         for name in verify.shown_refs(store.layout.repo):
