@@ -103,7 +103,7 @@ def test_a_lost_race_leaves_no_object_of_another_unshown(kit: Kit) -> None:
     (told,) = receiving.receive(store, [stale], push)
     assert told.refused == receiving.STALE
     store.show()
-    assert stock("--git-dir", kit.repo, "cat-file", "-t", made).strip() == "blob"
+    assert kit.stock("cat-file", "-t", made) == "blob"
 
 
 def test_a33_a_push_that_lands(kit: Kit, person: Person) -> None:
