@@ -256,7 +256,8 @@ def test_B2_no_agent_starts_before_its_claim_is_durable(tmp_path: Path) -> None:
     started = []
     for worker in ("w1", "w2"):
         words = ["-m", "ropewalk.cli.main", "work", "--board", board.kit.root, "--command", str(agent),
-                 "--cage", "none", "--worker", worker, "--as", f"test/{worker}", "--until-empty", "--patience", "60"]  # fmt: skip
+                 "--cage", "none", "--worker", worker, "--as", f"test/{worker}", "--until-empty",
+                 "--patience", "60"]  # fmt: skip
         strace = ["strace", "-f", "-qq", "-y", "-o", f"{trace}.{worker}", "-e", "trace=execve,fdatasync,rename"]
         started.append(subprocess.Popen([*strace, sys.executable, *words], env=env, cwd=tmp_path,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE))  # fmt: skip

@@ -17,7 +17,6 @@ import pytest
 
 from ropewalk.mcp import tools
 from ropewalk.mcp.lines import TooLong, read_lines
-from ropewalk.operations import registry
 
 CORE = {
     *("ref_list", "read_file", "list_dir", "grep", "log", "show", "diff", "resolve"),

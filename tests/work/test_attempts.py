@@ -294,7 +294,7 @@ _SHAPE = {"type": "object", "properties": {"status": {"const": "done"}}, "requir
 
 
 def test_a_reply_of_another_shape_is_asked_for_once_more(bench: WorkKit) -> None:
-    script = f"{_COUNT}; test $(cat n) = 2 && echo '{{\"status\": \"done\"}}' || echo no json"
+    script = f'{_COUNT}; test $(cat n) = 2 && echo \'{{"status": "done"}}\' || echo no json'
     bench.add(task("one", script, reply=_SHAPE))
     bench.work()
     assert bench.state("one") == "done" and bench.said("one")["turns"] == "2"

@@ -85,9 +85,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--cage",
         "what holds an agent: full, files or none; without it full, and none for the scripted agent",
     ),
-    Setting(
-        "config_home", "path", "~/.config", "XDG_CONFIG_HOME", None, "below it is endpoints.toml"
-    ),
+    Setting("config_home", "path", "~/.config", "XDG_CONFIG_HOME", None, "below it is endpoints.toml"),
     Setting("cache_home", "path", "~/.cache", "XDG_CACHE_HOME", None, "below it is what is known of boards elsewhere"),
     Setting("data_home", "path", "~/.local/share", "XDG_DATA_HOME", None, "below it are workspaces made without --dir"),
 )

@@ -362,8 +362,8 @@ def _not_landed(held: Held, done: Result) -> RopewalkError:
         return EmptyCommitError(f"{held.task.target} has all of it already", task=task)
     if done.how == "conflict":
         return ConflictError(
-            done.words, hint="bring what landed meanwhile into the tree, solve it there, and return it again", task=task,
-            report=done.report,
+            done.words, hint="bring what landed meanwhile into the tree, solve it there, and return it again",
+            task=task, report=done.report,
         )  # fmt: skip
     if done.how in ("failed", "broken"):
         return CheckFailedError(done.words.split("\n")[0], task=task, rc=done.rc, tree=done.tree, output=done.words)
