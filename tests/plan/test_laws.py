@@ -6,7 +6,7 @@ import json
 import random
 from itertools import pairwise
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ropewalk.plan import checks, graph
@@ -195,35 +195,8 @@ def test_the_number_of_workers_is_the_least_that_is_near_the_best(shape: tuple[i
 
 # texts
 
-PIECES = [
-    "make",
-    "true",
-    "exit",
-    "0",
-    "&&",
-    "||",
-    ";",
-    "|",
-    "(",
-    ")",
-    "{",
-    "}",
-    "!",
-    "'",
-    '"',
-    "$(",
-    "`",
-    "#",
-    "\\",
-    "&",
-    ">",
-    "x=1",
-    "set",
-    "-e",
-    "if",
-    "test",
-    "[",
-]
+WORDS_OF_SHELL = """make true exit 0 && || ; | ( ) { } ! ' " $( ` # \\ & > x=1 set -e if test ["""
+PIECES = WORDS_OF_SHELL.split()
 SHELL = st.lists(st.sampled_from(PIECES), max_size=14)
 KEYS = st.sampled_from(["modules", "tasks", "id", "name", "needs", "check", "x"])
 VALUES = st.recursive(
@@ -254,6 +227,7 @@ PACKETS = st.builds(
 
 @SOME
 @given(PACKETS)
+@example(Packet("a", owns=("c # d", "- e", " f", "'g'", "h\n"), gate="make # not a comment", body="\r\n---\n"))
 def test_a_packet_is_read_as_it_was_written(packet: Packet) -> None:
     assert parse(write(packet)) == packet
 

@@ -118,6 +118,12 @@ def witness(one: str, other: str) -> str | None:
     if not _nested(head(one), head(other)):
         return None
     left, right = _tokens(one), _tokens(other)
+    for (first, _), (second, tail), a, b in ((left, right, one, other), (right, left, other, one)):
+        if first and first[0].kind == "**/" and tail != "file" and second:
+            # what lies anywhere lies below the other one too
+            guess = f"{_sample(second)}/{_sample(first[1:])}{'/x' if a.strip().endswith('/') else ''}"
+            if "//" not in guess and pattern(a).fullmatch(guess) and pattern(b).fullmatch(guess):
+                return guess
     start = (0, 0, True)
     came: dict[_State, tuple[_State, str] | None] = {start: None}
     todo = deque([start])
@@ -132,6 +138,17 @@ def witness(one: str, other: str) -> str | None:
                 came[after] = (state, said)
                 todo.append(after)
     return None
+
+
+def _sample(tokens: Iterable[_Token]) -> str:
+    """Gives a short path that some steps of a glob take."""
+    said = {"1": "x", "*": "x", "**": "x", "**/": ""}
+    return "".join(t.text if t.kind == "c" else _one_of(t.text) if t.kind == "[" else said[t.kind] for t in tokens)
+
+
+@lru_cache(maxsize=1024)
+def _one_of(text: str) -> str:
+    return next((c for c in "x" + _SAMPLES + text if c != "/" and re.fullmatch(text, c, re.DOTALL)), "")
 
 
 def _nested(one: str, other: str) -> bool:

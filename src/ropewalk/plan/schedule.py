@@ -12,6 +12,7 @@ from bisect import insort
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from ropewalk.core.errors import InternalError
 from ropewalk.plan import graph
 from ropewalk.plan.globs import Index
 from ropewalk.plan.task import Task
@@ -129,9 +130,11 @@ class Schedule:
         self._block = [0] * len(of.apart)
         self._ready: list[list[tuple[float, float, int]]] = [[] for _ in of.apart]
         self._free: list[_Entry] = []
+        self._queued: set[int] = set()
         self._running: dict[int, None] = {}
         self._held: dict[int, str] = {}
         self._tails = self._ranks()
+        self._orders = [(-float(of.priorities[n]), -self._tails[n], n) for n in range(count)]
         self._load: dict[str, float] = {}
         for n in range(count):
             for region in of.regions[of.kinds[n]]:
@@ -186,6 +189,7 @@ class Schedule:
                 started.append(self.frame.ids[n])
         while self._free and len(self._running) < self.slots:
             entry = heapq.heappop(self._free)
+            self._queued.discard(entry[3])
             n, kind = entry[3], self.frame.kinds[entry[3]]
             if self._block[kind] or self.states[n] != "waiting" or self._first(kind) != n:
                 continue
@@ -196,7 +200,8 @@ class Schedule:
             self._start(n, now)
             started.append(self.frame.ids[n])
         for entry in dict.fromkeys(aside):
-            if self.states[entry[3]] == "waiting":
+            if self.states[entry[3]] == "waiting" and entry[3] not in self._queued:
+                self._queued.add(entry[3])
                 heapq.heappush(self._free, entry)
         return started
 
@@ -303,6 +308,8 @@ class Schedule:
     def _key(self, n: int) -> tuple[float, float]:
         """Gives a task's place in the order: priority, then what is left behind it, on its path or in its region."""
         regions = self.frame.regions[self.frame.kinds[n]]
+        if not regions:
+            return self._orders[n][:2]
         load = max((self._load[region] for region in regions), default=0.0)
         return -self.frame.priorities[n], -max(self._tails[n], load)
 
@@ -316,7 +323,8 @@ class Schedule:
 
     def _push(self, kind: int) -> None:
         first = self._first(kind)
-        if first >= 0:
+        if first >= 0 and first not in self._queued:
+            self._queued.add(first)
             priority, left = self._key(first)
             heapq.heappush(self._free, (priority, left, -self._tails[first], first))
 
@@ -350,14 +358,16 @@ class Schedule:
         mine = self._order(n)
         self._take(kind)
         for other in self.frame.apart[kind]:
+            if not self._ready[other] or other == kind:
+                continue
             first = self._first(other)
-            if first >= 0 and other != kind and first not in self._passed and self._order(first) < mine:
+            if first >= 0 and self._orders[first] < mine and first not in self._passed:
                 self._passed[first] = now
         if self._ready[kind] and not self._block[kind]:
             self._push(kind)
 
     def _order(self, n: int) -> tuple[float, float, int]:
-        return -self.frame.priorities[n], -self._tails[n], n
+        return self._orders[n]
 
     def _take(self, kind: int) -> None:
         for other in self.frame.apart[kind]:
@@ -368,13 +378,13 @@ class Schedule:
         if self.states[n] == "gated":
             return n
         if self.states[n] != "running":
-            raise ValueError(f"{name} is not running but {self.states[n]}")
+            raise InternalError(f"{name} is not running but {self.states[n]}")
         del self._running[n]
         self._give(n)
         kind = self.frame.kinds[n]
         for other in self.frame.apart[kind]:
             self._block[other] -= 1
-            if not self._block[other]:
+            if not self._block[other] and self._ready[other]:
                 self._push(other)
         return n
 
@@ -396,12 +406,12 @@ class Schedule:
         return sorted(found)
 
     def _reserved(self, now: float) -> list[int]:
-        """Gives the tasks whose regions are kept free, the longest wait first."""
+        """Gives the tasks whose regions are kept free, the longest wait first; no more than could run at once."""
         if not self._passed:
             return []
         most = PATIENCE * self._median()
         late = [n for n in self._passed if now - self._since[n] > most]
-        return sorted(late, key=lambda n: (self._since[n], self._order(n)))
+        return heapq.nsmallest(self.slots, late, key=lambda n: (self._since[n], self._order(n)))
 
     def _median(self) -> float:
         if len(self._took) < _LEARNED:
