@@ -205,7 +205,7 @@ def test_B22_a_claim_does_not_lapse_before_its_lease(tmp_path: Path) -> None:
     board = BoardKit(tmp_path / "store")
     board.add("a", "b")
     board.take("a", host=holder.mine())
-    board.take("b")
+    board.take("b", host="elsewhere/boot/1/1")
     for age in (0.0, 299.0):
         census = recover.reconcile(board.board, {"a": age, "b": age}, ACTOR)
         assert census.swept == [] and board.state("a") == board.state("b") == "claimed"

@@ -101,5 +101,7 @@ def test_a_failed_sync_of_another_file_acknowledges_nothing(base: Path, tmp_path
         assert not answer["ok"] and answer["error"]["code"] == "E_IO", (step, answer)
         if not (folder / "store" / "poisoned").exists():
             assert must(folder, "op log")["ops"] == before, step
-            assert not scenario.done(folder, made.ids), step
+            # what is built beside its place is whole there once it is renamed, and only its name may not be on disk
+            is_name = bool(scenario.again) and step.shown.endswith(f"<{tmp_path / 'traced'}>) = 0")
+            assert is_name or not scenario.done(folder, made.ids), step
         attack(scenario, made, "EIO", step.point, tmp_path / f"{number}.again")
