@@ -10,7 +10,7 @@ from pathlib import Path
 
 import common
 
-SCRIPTS = ("land", "many", "checked", "workspaces", "sync", "board", "gateway", "cat", "mcp_start", "tokens", "size")
+SCRIPTS = ("land", "many", "checked", "workspaces", "sync", "board", "gateway", "plan", "cat", "mcp_start", "tokens", "size")
 
 
 def main() -> int:
