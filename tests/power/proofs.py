@@ -84,3 +84,13 @@ PROOFS = {
     "workspace/landing.py:land_workspace:1": "workspace_again",
     "workspace/shared.py:_build:1": "shared_tree",
 }
+
+UNPROVEN = {
+    "lane/shim.py:put:1": "how a lane ended; without it the lane counts as dead after a boot",
+    "lane/shim.py:put:2": "the same, by name",
+    "lane/sweep.py:archive:1": "a lane's archive, before its files are removed",
+    "run/work/shared_holder.py:Holder._push:1": "what leaves for a git server is in the store first",
+    "run/work/shared_landing.py:_Wait.run:1": "the same",
+    "run/work/shared_pending.py:_push:1": "the same",
+}
+"""Are syncs that no story leaves out yet, and what they are for."""

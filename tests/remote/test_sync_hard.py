@@ -243,7 +243,7 @@ def test_r1_a_push_of_somebody_whose_claim_was_taken_over_is_refused_by_the_boar
         done = subprocess.run(["git", "push", *words], cwd=work, env=env, capture_output=True, timeout=120)
         return "" if done.returncode == 0 else (done.stdout + done.stderr).decode()
 
-    claim = "refs/swarm/claims/t1"
+    claim = "refs/swarm/locks/region/t1"
     assert push("origin", f"HEAD:{claim}") == ""
     stock("commit", "-q", "--allow-empty", "-m", "taken over", cwd=str(work))
     assert push(f"--force-with-lease={claim}:{base}", "origin", f"HEAD:{claim}") == ""

@@ -75,8 +75,12 @@ def probe(board: RemoteBoard, target: str = "main") -> Probed:
     Raises `E_REMOTE` or `E_NOT_FOUND` when it can't even be read.
     """
     found = _Probe(board, target).run()
+    path = _noted(board, target)
     try:
-        durable.replace(_noted(board, target), msgspec.json.encode(found))
+        # it is asked for again when a power loss takes it, so it is put in place and not synced
+        with open(f"{path}.{os.getpid()}", "wb") as file:
+            file.write(msgspec.json.encode(found))
+        os.replace(file.name, path)
     except OSError as error:
         raise os_error(error, "noting what the server takes") from None
     return found

@@ -61,6 +61,8 @@ class BoardGranted(msgspec.Struct, frozen=True):
     response=BoardGranted,
     summary="Let one attempt land by this store's gate host, for a while",
     errors=(InvalidError, NotFoundError),
+    writes=True,
+    identity=False,
     tool="",
     command=Command(positional=("task", "attempt")),
 )

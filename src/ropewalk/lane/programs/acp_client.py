@@ -142,7 +142,7 @@ class Client:
         """Tells of a tool once when it begins and once when it ended."""
         number, given = str(what.get("toolCallId")), what.get("rawInput")
         if number not in self.titles:
-            self.flush()
+            self.speak()
             self.titles[number] = str(what.get("title") or what.get("kind") or "tool")
             places = what.get("locations") or []
             path = places[0].get("path") if places and isinstance(places[0], dict) else None
@@ -151,7 +151,7 @@ class Client:
         if what.get("status") in ("completed", "failed"):
             say("tool_end", id=number, ok=what["status"] == "completed")
 
-    def flush(self) -> None:
+    def speak(self) -> None:
         """Tells the words so far; those after the last tool are the final ones."""
         if self.text.strip():
             say("message", text=self.text)
@@ -179,7 +179,7 @@ class Client:
         data = error.get("data")
         more = data if isinstance(data, str) else json.dumps(data) if data else ""
         words = f"{error.get('message', '')} {more}".strip()
-        self.flush()
+        self.speak()
         self.answered = True
         say("result", ok=False, text=f"{method}: {words}", stop="interrupted" if self.stopped else "error")
 
