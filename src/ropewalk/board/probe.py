@@ -15,7 +15,7 @@ from ropewalk.board import names, wire
 from ropewalk.board.base import Step, now_object
 from ropewalk.board.remote import RemoteBoard
 from ropewalk.board.wire import Object
-from ropewalk.core import clock, durable
+from ropewalk.core import clock
 from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import (
     CasMismatchError,
