@@ -23,7 +23,7 @@ test: debian .venv/dev.stamp  ## all tests but the slow ones; with CI=true the r
 
 test-clis: debian .venv/dev.stamp  ## real agent programs from npm (2 GB) against the scripted model server
 	@RWTEST_CLIS=1 $(BIN)/python tests/clis/install.py --at-once 2
-	@RWTEST_CLIS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) -n 4 -m "clis and not slow" tests/clis
+	@RWTEST_CLIS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) -n 4 -m clis tests/clis
 
 test-full: debian .venv/dev.stamp  ## all tests, every attack whole; writes the table of docs/reliability.md
 	@rm -f .venv/sweep.jsonl
