@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -140,6 +140,10 @@ def key(wish: Wish) -> tuple[str, Ingredients]:
     return journal.key(what), what
 
 
+Busy = Callable[[BusyError], bool]
+_T = TypeVar("_T")
+
+
 class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is what whoever adopts a lane has to know of it; it is in the lane's folder.
 
@@ -172,18 +176,23 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     tell: Callable[[Event], None] = lambda event: None,
     meanwhile: Callable[[], None] = lambda: None,
+    busy: Busy = lambda error: False,
 ) -> Outcome:
     """Runs a lane to its end and gives what became of it; none of its processes is left when this returns.
+
+    `busy` hears that another process holds a lock which the journal needs, waits, and says whether to try again.
 
     Raises `E_HARNESS`, `E_CAGE_UNAVAILABLE`, `E_LOGIN_UNCAGED` and `E_PROVIDER` before anything is started, and
     `E_ADAPTER_MISMATCH` when the program refuses how it is started.
     """
-    running = start(store, wish, tell)
+    running = start(store, wish, tell, busy)
     with alone(wish.folder):
-        return follow(store, running, stop=stop, meanwhile=meanwhile)
+        return follow(store, running, stop=stop, meanwhile=meanwhile, busy=busy)
 
 
-def start(store: Store, wish: Wish, tell: Callable[[Event], None] = lambda event: None) -> Running:
+def start(
+    store: Store, wish: Wish, tell: Callable[[Event], None] = lambda event: None, busy: Busy = lambda error: False
+) -> Running:
     """Starts a lane and gives it; whoever does not follow it to its end leaves it to be adopted."""
     levels.choose(wish.level)
     uid = rooms.UID if wish.level != "none" and os.geteuid() == 0 else None
@@ -201,7 +210,7 @@ def start(store: Store, wish: Wish, tell: Callable[[Event], None] = lambda event
         wish.id, hashed, wish.run, wish.task, wish.attempt, wish.agent, what, wish.folder, wish.workspace, clock.now(),
         round(clock.monotonic(), 3), clock.boot_id(), session=session,
     )  # fmt: skip
-    journal.begin(store, record)
+    _patiently(busy, lambda: journal.begin(store, record))
     token, port = "", 0
     kept = Kept(wish.adapter.name, wish.limits, wish.waits, wish.level, wish.gateway if fit else "", uid,
                 not wish.adapter.wires)  # fmt: skip
@@ -226,7 +235,7 @@ def start(store: Store, wish: Wish, tell: Callable[[Event], None] = lambda event
         supervised = Supervised(order, tell)
         supervised.start(msgspec.json.encode(kept))
         pid = supervised.pid
-        journal.set_process(store, wish.id, pid, started(pid), clock.boot_id())
+        _patiently(busy, lambda: journal.set_process(store, wish.id, pid, started(pid), clock.boot_id()))
     except RopewalkError as error:
         supervisor.end(wish.folder)
         _finish(store, wish.id, wish.workspace, kept, _Told("failed", f"{error.code} {error.message}"))
@@ -271,6 +280,7 @@ def follow(
     *,
     stop: Callable[[], bool] = lambda: False,
     meanwhile: Callable[[], None] = lambda: None,
+    busy: Busy = lambda error: False,
 ) -> Outcome:
     """Follows a lane to its end and writes its result; none of its processes is left when this returns."""
     supervised = running.supervised
@@ -305,7 +315,7 @@ def follow(
             supervisor.end(supervised.folder)
             _finish(store, running.lane, running.workspace, running.kept, why)
     ended = _Told(lane.state, lane.reason, lane)
-    return Outcome(running.lane, lane, _finish(store, running.lane, running.workspace, running.kept, ended))
+    return Outcome(running.lane, lane, _finish(store, running.lane, running.workspace, running.kept, ended, busy))
 
 
 def stop(store: Store, lane: str) -> Result:
@@ -375,7 +385,19 @@ class _Told(NamedTuple):
     lane: LaneResult | None = None
 
 
-def _finish(store: Store, lane: str, workspace: str, kept: Kept, told: _Told) -> Result:
+def _patiently(busy: Busy, step: Callable[[], _T]) -> _T:
+    """Does a step of the journal, again as long as whoever waits says so while another process holds its lock."""
+    while True:
+        try:
+            return step()
+        except BusyError as error:
+            if not busy(error):
+                raise
+
+
+def _finish(
+    store: Store, lane: str, workspace: str, kept: Kept, told: _Told, busy: Busy = lambda error: False
+) -> Result:
     """Ends what may be left of a lane, takes its workspace back, lets it out of the gateway, and writes its result."""
     if told.lane is None or told.lane.exit is None:
         sweep(lane)  # its shim is gone, so that nobody else would
@@ -389,7 +411,7 @@ def _finish(store: Store, lane: str, workspace: str, kept: Kept, told: _Told) ->
             return journal.finish(store, lane, result)
         except BusyError:
             continue  # a result that is not written is a lane that is lost
-    return journal.finish(store, lane, result)
+    return _patiently(busy, lambda: journal.finish(store, lane, result))
 
 
 def _room(store: Store, wish: Wish, bridged: bool, uid: int | None) -> Room:

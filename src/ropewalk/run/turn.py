@@ -19,7 +19,7 @@ from ropewalk.gateway.tokens import Tokens
 from ropewalk.lane import lanes
 from ropewalk.lane.adapter import Adapter, Event
 from ropewalk.lane.cage.room import Level, Network
-from ropewalk.lane.lanes import Outcome, Wish
+from ropewalk.lane.lanes import Busy, Outcome, Wish
 from ropewalk.lane.waits import Limits, Waits
 from ropewalk.store.store import Store
 
@@ -111,15 +111,17 @@ def take(
     stop: Callable[[], bool],
     tell: Callable[[Event], None] = lambda event: None,
     meanwhile: Callable[[], None] = lambda: None,
+    busy: Busy = lambda error: False,
 ) -> Outcome:
     """Takes a turn to its end and gives what became of its lane; it raises what starting a lane does."""
     hand_on(turn)
     wanted = wish(store, adapter, caller, ways, turn)
-    done = lanes.run(store, wanted, stop=stop, tell=tell, meanwhile=meanwhile)
+    done = lanes.run(store, wanted, stop=stop, tell=tell, meanwhile=meanwhile, busy=busy)
     if wanted.session is None or done.lane.ending.reason != "session_lost":
         return done
     fresh = turn._replace(id=f"{turn.id}-anew", folder=f"{turn.folder}-anew", before=None)
-    return lanes.run(store, wish(store, adapter, caller, ways, fresh), stop=stop, tell=tell, meanwhile=meanwhile)
+    again = wish(store, adapter, caller, ways, fresh)
+    return lanes.run(store, again, stop=stop, tell=tell, meanwhile=meanwhile, busy=busy)
 
 
 def hand_on(turn: Turn) -> None:

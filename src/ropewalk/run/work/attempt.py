@@ -279,7 +279,7 @@ class Attempt:
         )  # fmt: skip
         try:
             done = turns.take(self.store, options.harness, options.caller, options.ways, one,
-                              stop=self.lease.stop.is_set, tell=self._event)  # fmt: skip
+                              stop=self.lease.stop.is_set, tell=self._event, busy=self._waits)  # fmt: skip
         except RopewalkError as error:
             if self.turns == 1:
                 raise _Unstartable(f"{error.code} {error.message}") from None
@@ -288,6 +288,10 @@ class Attempt:
         session = done.lane.ending.session
         self._before = Before(folder, session) if session else None
         return done
+
+    def _waits(self, error: BusyError) -> bool:
+        """Waits while another process holds a lock that the lane's journal needs; says whether to try again."""
+        return not self.lease.stop.is_set() and self.bench.patience.wait(error, self.lease.stop) is None
 
     def _event(self, event: Event) -> None:
         if event.kind in ("message", "error"):
