@@ -36,7 +36,9 @@ class Grant(msgspec.Struct, frozen=True):
 def give(store: Store, origin: str, task: str, attempt: str, seconds: int) -> str:
     """Gives a grant for an attempt, as the words to hand to whoever works on it."""
     if not names.is_readable(task) or not names.is_attempt(attempt):
-        raise InvalidError("a grant is for an attempt of a task", task=task[:200], attempt=attempt[:200])
+        raise InvalidError("a grant is for an attempt of a task", task=ascii(task[:200]), attempt=ascii(attempt[:200]))
+    if any("\ud800" <= letter <= "\udfff" for letter in origin):
+        raise InvalidError("the origin is not UTF-8", origin=ascii(origin[:200]))
     if not 1 <= seconds <= LONGEST:
         raise InvalidError(f"a grant is for 1 to {LONGEST} seconds", seconds=seconds)
     said = msgspec.json.encode(Grant(origin, task, attempt, clock.now() + seconds))

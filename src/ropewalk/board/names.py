@@ -19,8 +19,8 @@ ARCHIVED = {CLAIMS: "claims", RETURNS: "tasks", VERDICTS: "verdicts", SPECS: "sp
 HEADS = "refs/heads/"
 
 _PERSON = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-_READABLE = re.compile(r"[^\x00-\x20\x7f~^:?*\[\\@]{1,240}\Z")
-_ATTEMPT = re.compile(r"att-[^\s]+\Z")
+_READABLE = re.compile(r"[^\x00-\x20\x7f~^:?*\[\\@\ud800-\udfff]{1,240}\Z")
+_ATTEMPT = re.compile(r"att-[^\s\ud800-\udfff]+\Z")
 
 
 def spec(task: str) -> str:
