@@ -42,8 +42,8 @@ class Hold:
 
     def write(self, data: bytes) -> None:
         """Replaces what the file says."""
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, data, 0)
+        # over what is there, in one call: whoever finds the writer dead reads the old words or the new ones
+        os.pwrite(self._fd, data.ljust(os.fstat(self._fd).st_size), 0)
 
     def drop(self, *, remove: bool = True) -> None:
         """Lets go; the file goes too unless it is to stay."""
