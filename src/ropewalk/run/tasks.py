@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import InvalidError
+from ropewalk.plan.task import find_circle
 
 MAX_TASKS = 10_000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}\Z")
@@ -73,33 +74,8 @@ def check(tasks: list[Task]) -> None:
                 problems.append(f"{task.id} needs {need!r}, which is no task")
         if len(set(task.needs)) != len(task.needs):
             problems.append(f"{task.id} names a need twice")
-    if not problems and (circle := find_cycle(tasks)):
+    if not problems and (circle := find_circle({task.id: task.needs for task in tasks})):
         problems.append(f"the needs go in a circle: {' → '.join(circle)}")
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InvalidError(f"the tasks can't be run: {problems[0]}{more}", problems=problems[:100])
-
-
-def find_cycle(tasks: list[Task]) -> list[str]:
-    """Gives the ids of a circle of needs, first and last the same, or an empty list."""
-    needs = {task.id: task.needs for task in tasks}
-    users: dict[str, list[str]] = {name: [] for name in needs}
-    for name, wanted in needs.items():
-        for need in wanted:
-            users[need].append(name)
-    left = {name: len(wanted) for name, wanted in needs.items()}
-    free = [name for name, count in left.items() if not count]
-    while free:
-        name = free.pop()
-        del left[name]
-        for user in users[name]:
-            left[user] -= 1
-            if not left[user]:
-                free.append(user)
-    if not left:
-        return []
-    path = [next(iter(left))]
-    while True:
-        path.append(next(need for need in needs[path[-1]] if need in left))
-        if path[-1] in path[:-1]:
-            return path[path.index(path[-1]) :]
