@@ -10,6 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # npm is one of them where Node.js is not there already
 DEBIAN := npm:npm git:git strace:strace sshd:openssh-server ssh:openssh-client lighttpd:lighttpd gpg:gnupg curl:curl openssl:openssl bwrap:bubblewrap zsh:zsh fish:fish \
   mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs
+# not below a home: root's is closed to the user that lanes run as
+CLIS := RWTEST_CLIS=1 RWTEST_CLIS_DIR=$(or $(RWTEST_CLIS_DIR),/var/tmp/ropewalk-test-clis-$(shell id -u))
 DOC_TESTS := $(wildcard tests/docs) tests/test_house.py tests/test_layers.py
 
 .PHONY: demo test test-clis test-full check format bench lock debian clean
@@ -22,8 +24,8 @@ test: debian .venv/dev.stamp  ## all tests but the slow ones; with CI=true the r
 	@if [ "$$CI" = true ]; then $(MAKE) --no-print-directory test-clis; fi
 
 test-clis: debian .venv/dev.stamp  ## real agent programs from npm (2 GB) against the scripted model server
-	@RWTEST_CLIS=1 $(BIN)/python tests/clis/install.py --at-once 2
-	@RWTEST_CLIS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) -n 4 -m clis tests/clis
+	@$(CLIS) $(BIN)/python tests/clis/install.py --at-once 2
+	@$(CLIS) $(BIN)/python -m pytest $(PYTEST_FLAGS) -n 4 -m clis tests/clis
 
 test-full: debian .venv/dev.stamp  ## all tests, every attack whole; writes the table of docs/reliability.md
 	@rm -f .venv/sweep.jsonl
