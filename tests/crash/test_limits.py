@@ -6,6 +6,7 @@ want is over everybody can write.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -17,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ropewalk.cli import main
+from ropewalk.core.errors import fault
 
 from .kit import AGENT, ask, lines_of, must, place, prepare, put, refs_of, run_words, sound
 from .scenarios import SCENARIOS
@@ -87,6 +91,35 @@ def test_a_limit_is_a_typed_error_and_leaves_nothing_half_done(
         shutil.rmtree(folder)
     # a Python that starts at all may have the memory for a small command, too
     assert what == "memory" or worked < STEPS, "the limits were too high to be felt"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+        ImportError("libz.so.1: failed to map segment from shared object"),
+        ImportError("libz.so.1: cannot allocate memory in static TLS block"),
+        SystemError("<built-in function compile> returned NULL without setting an exception"),
+        SystemError("error return without exception set"),
+    ],
+    ids=repr,
+)
+def test_a_lack_of_memory_is_known_by_every_name_python_has_for_it(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def nothing_left(words: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(main, "_main", nothing_left)
+    assert main.main(["log"]) == 2
+    out, err = capfd.readouterr()
+    assert json.loads(out)["error"]["code"] == fault(error).code == "E_INVALID" and not err
+
+
+def test_a_fault_of_ours_is_not_taken_for_a_lack_of_memory() -> None:
+    for error in (SystemError("bad argument to internal function"), ImportError("No module named 'x'")):
+        assert fault(error).code == "E_INTERNAL"
 
 
 class Session:

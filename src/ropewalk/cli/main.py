@@ -38,13 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # the reader of our output is gone; say nothing more
         _drop_output()
         return 0
-    except (MemoryError, ImportError) as error:
-        if not is_memory(error):
+    except (MemoryError, ImportError, SystemError, OSError) as error:
+        if is_memory(error):
+            # too little is left even to load what makes an envelope
+            os.write(1, _NO_MEMORY)
+            return 2
+        if not isinstance(error, OSError):
             raise
-        # too little is left even to load what makes an envelope
-        os.write(1, _NO_MEMORY)
-        return 2
-    except OSError as error:
         # whatever an operation meets is in its envelope; what comes here is the output itself
         _drop_output()
         try:

@@ -346,8 +346,12 @@ def error_class(code: str) -> type[RopewalkError]:
 
 def is_memory(error: BaseException) -> bool:
     """Says whether an error is a lack of memory, by whatever name Python met it."""
-    unmapped = isinstance(error, ImportError) and any(w in str(error) for w in ("failed to map", "annot allocate"))
-    return isinstance(error, MemoryError) or unmapped
+    if isinstance(error, ImportError):
+        return any(words in str(error) for words in ("failed to map", "annot allocate"))
+    if isinstance(error, SystemError):
+        # the compiler and some C modules forget to say why they gave up
+        return any(words in str(error) for words in ("without setting an exception", "without exception set"))
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == 12)  # ENOMEM
 
 
 def fault(error: Exception, **details: Any) -> RopewalkError:
