@@ -12,6 +12,7 @@ SPECS, CLAIMS, RETURNS, VERDICTS = (ROOT + kind for kind in ("specs/", "claims/"
 INTEGRATED, ARCHIVE = ROOT + "integrated/", ROOT + "archive/"
 LAW, LOG = ROOT + "law", ROOT + "log"
 OPEN, HELD, QUEUE, LOCKS = (ROOT + kind for kind in ("open/", "held/", "queue/", "locks/"))
+RUNS = ROOT + "runs/"
 
 ARCHIVED = {CLAIMS: "claims", RETURNS: "tasks", VERDICTS: "verdicts", SPECS: "specs", INTEGRATED: "integrated"}
 """Are the kinds of refs that an archive keeps, with their folder in it."""
@@ -56,6 +57,11 @@ def integrated(task: str) -> str:
 def opened(task: str) -> str:
     """Gives the ref by which an open task is found."""
     return OPEN + task
+
+
+def run(name: str) -> str:
+    """Gives the ref of a run's record."""
+    return RUNS + name
 
 
 def held(task: str) -> str:

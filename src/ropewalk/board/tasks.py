@@ -42,9 +42,12 @@ def add(
     actor: str,
     *,
     update: bool = False,
+    first: Step | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> tuple[list[str], list[str]]:
     """Puts tasks on a board, all or none; gives the names of (new ones, changed ones).
+
+    What `first` moves is moved with them, and is there before any of them is open.
 
     With `update` a task that is there and not claimed gets its new spec; without it that is `E_INVALID`. The same
     spec again is no change. Above `AT_ONCE` the tasks wait in a batch that is opened at its end.
@@ -55,6 +58,8 @@ def add(
         moves, objects, new, changed = _wanted(board, tasks, update=update)
         if not moves:
             return [], []
+        if first is not None:
+            moves, objects = [*first.moves, *moves], [*first.objects, *objects]
         unclaimed = {names.claim(task): None for task in changed}
         try:
             _push_all(board, Step("task_add", actor, moves, objects, unclaimed), tell)

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import InvalidError
-from ropewalk.plan.task import Task
+from ropewalk.plan.task import Gate, Limits, Task
 
 ROLES = (
     "Architect", "Oracle", "Scout", "Surveyor", "Scholar", "Builder",
@@ -26,25 +27,35 @@ SECTIONS = (
 )  # fmt: skip
 CONSTRAINTS, CONTRACTS = SECTIONS[3], SECTIONS[4]
 _LISTS = ("owns", "modifies", "reads", "registries", "depends_on")
-_TEXTS = ("id", "role", "class", "model", "locus", "generator", "gate", "final_reply")
+_TEXTS = ("id", "role", "class", "module", "harness", "model", "effort", "locus", "generator", "gate", "final_reply")
+_VALUES = ("guard", "priority", "limits", "reply", "reviewers")
+"""Are fields whose value is JSON."""
+_SELDOM = ("module", "harness", "effort", "locus", "generator", *_VALUES)
+"""Are fields that a packet leaves out where nothing is said."""
 _KEY = re.compile(r"([a-z_]+):(?:[ \t]+(.*?))?[ \t]*\Z")
 _ITEM = re.compile(r"(?:[ \t]*)-[ \t]+(.*?)[ \t]*\Z")
 _BARE = re.compile(r"[A-Za-z0-9_./*$(][^\n]*\Z")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 MOST = 4 << 20
+_KINDS: Mapping[str, Any] = {"guard": bool, "priority": int, "limits": Limits, "reply": dict[str, Any],
+                             "reviewers": Gate}  # fmt: skip
 
 
 class Packet(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is one packet.
 
     `gate` is the check that has to pass, `final_reply` the form of the last answer, `registries` the shared lists it
-    wants an entry in (a Warden writes them), `reads` what it looks at and does not write.
+    wants an entry in (a Warden writes them), `reads` what it looks at and does not write. `reviewers` is the task's
+    gate of reviewers; that and `limits` and `reply` are JSON in the file.
     """
 
     id: str
     role: str = ""
     class_: str = msgspec.field(name="class", default="")
+    module: str = ""
+    harness: str = ""
     model: str = ""
+    effort: str = ""
     locus: str = ""
     owns: tuple[str, ...] = ()
     modifies: tuple[str, ...] = ()
@@ -54,6 +65,11 @@ class Packet(msgspec.Struct, frozen=True, omit_defaults=True):
     generator: str = ""
     gate: str = ""
     final_reply: str = ""
+    guard: bool = False
+    priority: int = 0
+    limits: Limits = Limits()
+    reply: dict[str, Any] | None = None
+    reviewers: Gate | None = None
     body: str = ""
 
     @property
@@ -105,7 +121,7 @@ def _front(lines: Sequence[str], faults: list[str]) -> dict[str, Any]:
             values[current] = (*values[current], _unquoted(item[1]))
             continue
         match = _KEY.match(line)
-        if match is None or match[1] not in (*_LISTS, *_TEXTS):
+        if match is None or match[1] not in (*_LISTS, *_TEXTS, *_VALUES):
             faults.append(f"line {number}: {line.strip()[:80]!r} is no field of a packet")
             current = ""
             continue
@@ -115,6 +131,11 @@ def _front(lines: Sequence[str], faults: list[str]) -> dict[str, Any]:
         current = ""
         if key in _TEXTS:
             values[key] = _unquoted(value)
+        elif key in _VALUES:
+            try:
+                values[key] = msgspec.json.decode(value.encode("utf-8", "surrogatepass"), type=_KINDS[key])
+            except (*UNREADABLE, msgspec.ValidationError) as error:
+                faults.append(f"line {number}: {key}: {' '.join(str(error).split())[:200]}")
         elif not value:
             values[key], current = (), key
         elif value.startswith("[") and value.endswith("]"):
@@ -164,11 +185,15 @@ def _unquoted(value: str) -> str:
 def write(packet: Packet) -> str:
     """Gives the text of a packet; reading it gives the packet back."""
     lines = ["---"]
-    for name in ("id", "role", "class", "model", "locus", *_LISTS, "generator", "gate", "final_reply"):
+    for name in ("id", "role", "class", "module", "harness", "model", "effort", "locus", *_LISTS, "generator", "gate",
+                 "final_reply", *_VALUES):  # fmt: skip
         value = getattr(packet, "class_" if name == "class" else name)
         if name in _LISTS:
             lines += [f"{name}: []"] if not value else [f"{name}:", *(f"  - {_quoted(item)}" for item in value)]
-        elif value or name not in ("locus", "generator"):
+        elif name in _VALUES:
+            if value not in (None, False, 0, Limits()):
+                lines.append(f"{name}: {msgspec.json.encode(value).decode()}")
+        elif value or name not in _SELDOM:
             lines.append(f"{name}: {_quoted(value)}" if value else f"{name}:")
     return "\n".join([*lines, "---", packet.body])
 
@@ -223,15 +248,21 @@ def unfenced(text: str) -> list[tuple[str, bool]]:
 
 
 def to_task(packet: Packet, extra: Mapping[str, Any] | None = None) -> Task:
-    """Gives the task of a packet; `extra` are further fields of the task, such as its module or its limits."""
-    return Task(packet.id, packet.gate, packet.body, packet.title[:200], packet.depends_on, packet.owns,
-                packet.modifies, role=packet.role, class_=packet.class_, model=packet.model,
-                **dict(extra or {}))  # fmt: skip
+    """Gives the task of a packet; `extra` are further fields of the task, which count before the packet's."""
+    return Task(**{
+        "id": packet.id, "check": packet.gate, "description": packet.body, "title": packet.title[:200],
+        "needs": packet.depends_on, "owns": packet.owns, "modifies": packet.modifies, "module": packet.module,
+        "role": packet.role, "class_": packet.class_, "harness": packet.harness, "model": packet.model,
+        "effort": packet.effort, "priority": packet.priority, "limits": packet.limits, "reply": packet.reply,
+        "guard": packet.guard, "gate": packet.reviewers, **dict(extra or {}),
+    })  # fmt: skip
 
 
 def from_task(task: Task, *, reads: Sequence[str] = (), final_reply: str = "", body: str = "") -> Packet:
     """Gives the packet of a task; its body is the task's description under its title unless one is given."""
     text = body or f"\n# {task.name}\n\n## Context\n\n{task.description.strip() or task.name}\n"
-    return Packet(task.id, task.role, task.class_, task.model, owns=task.owns, modifies=task.modifies,
-                  reads=tuple(reads), depends_on=task.needs, gate=task.check, final_reply=final_reply,
-                  body=text)  # fmt: skip
+    return Packet(
+        task.id, task.role, task.class_, task.module, task.harness, task.model, task.effort, owns=task.owns,
+        modifies=task.modifies, reads=tuple(reads), depends_on=task.needs, gate=task.check, final_reply=final_reply,
+        guard=task.guard, priority=task.priority, limits=task.limits, reply=task.reply, reviewers=task.gate, body=text,
+    )  # fmt: skip

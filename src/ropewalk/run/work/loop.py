@@ -11,7 +11,7 @@ import random
 import threading
 from typing import NamedTuple
 
-from ropewalk.board import claim, compact, holder, names, recover, reserve, state
+from ropewalk.board import claim, compact, holder, names, recover, reserve, runs, state
 from ropewalk.board.base import Board
 from ropewalk.board.claim import As, Held
 from ropewalk.board.state import Status
@@ -31,6 +31,7 @@ from ropewalk.core.errors import (
 from ropewalk.lane.processes import sweep
 from ropewalk.run.work import leftovers
 from ropewalk.run.work.attempt import Attempt, Bench, Ending
+from ropewalk.run.work.bell import Bell
 from ropewalk.run.work.choice import Choice
 from ropewalk.run.work.landing import LocalLanding
 from ropewalk.run.work.lease import Heart
@@ -94,6 +95,7 @@ class _Worker:
         self.evicted: list[str] = []
         self.races = 0
         self.over = threading.Event()
+        self.bell = Bell()
         self._ends: list[tuple[Ended, str]] = []
 
     @property
@@ -179,6 +181,8 @@ class _Loop:
         self._pause, self._refreshed = _FIRST_PAUSE, 0.0
         self._waiting_since: float | None = None
         self._reserve_after = reserve.LEAST
+        self._stopped: set[str] = set()
+        self._heard = 0
 
     def run(self) -> tuple[Ended, str]:
         """Gives how this thread ended, and why."""
@@ -199,6 +203,7 @@ class _Loop:
     def _turn(self) -> tuple[Ended, str] | None:
         """Does one task, or waits for one; gives the end when there is one."""
         began = clock.monotonic()
+        self._heard = self.worker.bell.rung
         try:
             self.board.refresh()
             self._refreshed = clock.monotonic() - began
@@ -230,6 +235,7 @@ class _Loop:
     def _take(self, ending: Ending) -> tuple[Ended, str] | None:
         """Notes how an attempt ended; three structural failures in a row end the worker."""
         self.worker.tasks.append(ending.end)
+        self.worker.bell.ring()
         if ending.unreleased is not None:
             self.kept.append(ending.unreleased)
         self.failures = self.failures + 1 if ending.structural else 0
@@ -293,6 +299,7 @@ class _Loop:
             statuses = self._statuses(full)
         if full:
             self._reserve_after = reserve.patience(self.board)
+        self._stopped = runs.stopped(self.board, {runs.of_task(task) for task in statuses} - {""})
         later = reserve.passed_over(self.board, statuses.values(), self._reserve_after, clock.now(), self._is_mine)
         ready = [s.id for s in statuses.values() if s.state == "ready" and s.id not in later and self._is_mine(s)]
         took = clock.monotonic() - began
@@ -345,9 +352,14 @@ class _Loop:
 
     def _is_mine(self, status: Status) -> bool:
         task = status.spec.task
-        if self.options.only and task.id not in self.options.only:
+        if not self._is_asked_for(task.id) or runs.of_task(task.id) in self._stopped:
             return False
         return not task.harness or task.harness == self.options.harness.name
+
+    def _is_asked_for(self, task: str) -> bool:
+        if self.options.within and runs.of_task(task) != self.options.within:
+            return False
+        return not self.options.only or task in self.options.only
 
     # recovery
 
@@ -447,7 +459,7 @@ class _Loop:
         seen, self._seen = self._seen, None
         if seen is None:
             return None  # others took what it saw, faster than it could look
-        statuses = [s for s in seen.statuses.values() if not self.options.only or s.id in self.options.only]
+        statuses = [s for s in seen.statuses.values() if self._is_asked_for(s.id)]
         claims = [s for s in statuses if s.state == "claimed" or (s.claim_id is not None and recover.is_half(s))]
         foreign = [s for s in claims if s.claim is None or s.claim.host != self.me]
         if self.options.until_empty or self.options.once:
@@ -464,7 +476,7 @@ class _Loop:
                     return "claims_left", f"claims of others are left: {held}"
         pause = max(self._pause, _SHARE * (seen.took + self._refreshed))
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        self.options.stop.wait(pause * random.uniform(0.75, 1.25))
+        self.worker.bell.wait(self._heard, pause * random.uniform(0.75, 1.25), self.options.stop)
         return None
 
     def _note(self, statuses: list[Status]) -> None:

@@ -26,6 +26,7 @@ Ended = Literal["once", "empty", "claims_left", "stopped", "gave_up"]
 class Options(NamedTuple):
     """Is how a worker works.
 
+    `only` are the tasks to do (all without it), `within` a run whose tasks alone are to be done.
     `caller` is the environment of whoever started it, `data_home` where workspaces go. `another` opens the same board
     for another thread's store, None where the board is the store's own; `landing` lands, None for that of a local
     board. `patience` is for how many seconds claims of others are waited for (None: until they end, or their lease
@@ -41,6 +42,7 @@ class Options(NamedTuple):
     model: str = ""
     kind: str = ""
     only: tuple[str, ...] = ()
+    within: str = ""
     once: bool = False
     until_empty: bool = False
     jobs: int = 1

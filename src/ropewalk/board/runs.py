@@ -1,0 +1,148 @@
+"""Runs on a board: what was asked and where it lands, so that any host can join, resume and report a run.
+
+A run's tasks are the board's, named `RUN.TASK`; what became of them is in their own refs. Its record says what they
+were made of. It is written once, and replaced only to stop the run and to let it go on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from ropewalk.board import names, wire
+from ropewalk.board.base import Board, Step, now_object
+from ropewalk.core.decoding import UNREADABLE
+from ropewalk.core.errors import CasMismatchError, InvalidError, NotFoundError
+from ropewalk.plan.plan import Module
+from ropewalk.store.oplog import Move
+
+Mode = Literal["tasks", "plan", "goal"]
+
+_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,39}\Z")
+_TRIES = 4
+
+
+class Run(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is what a run was asked to do.
+
+    `tasks` are the ids inside the run, `target` is the branch that they land on, from the commit `base`. `seconds` are
+    how long each task was thought to take. `options` is what whoever resumes it needs beside that: harness, jobs,
+    limits, the general check. `stopped` says who stopped it and why; empty for one that may go on.
+    """
+
+    id: str
+    goal: str
+    base: str
+    target: str
+    tasks: tuple[str, ...]
+    mode: Mode = "tasks"
+    summary: str = ""
+    modules: tuple[Module, ...] = ()
+    regions: dict[str, tuple[str, ...]] = {}
+    seconds: dict[str, float] = {}
+    options: dict[str, Any] = {}
+    by: str = ""
+    host: str = ""
+    at: int = 0
+    stopped: str = ""
+
+
+def new_id() -> str:
+    """Gives an id for a run: the time it starts and a few random digits."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(2).hex()}"
+
+
+def of_task(task: str) -> str:
+    """Gives the run that a task's name says it is of; empty for one that is of none."""
+    run, dot, _ = task.partition(".")
+    return run if dot and _ID.match(run) else ""
+
+
+def task_name(run: str, task: str) -> str:
+    """Gives the name on the board of a run's task."""
+    return f"{run}.{task}"
+
+
+def short(run: str, task: str) -> str:
+    """Gives the name inside its run of a board's task."""
+    return task.removeprefix(f"{run}.")
+
+
+def words(run: Run) -> str:
+    """Gives the message of a run's record."""
+    mark = f"stopped: {wire.one_line(run.stopped)}\n" if run.stopped else ""
+    return f"run {run.id}\n\n{mark}record: {msgspec.json.encode(run).decode()}"
+
+
+def read(board: Board, name: str) -> Run | None:
+    """Gives a run's record; None where there is none, or none that can be read."""
+    oid = board.ref(names.run(name)) if _ID.match(name) else None
+    content = board.content(oid) if oid is not None else None
+    return None if content is None else _parse(wire.message(content), name)
+
+
+def need(board: Board, name: str) -> Run:
+    """Gives a run's record; `E_NOT_FOUND` without one."""
+    found = read(board, name)
+    if found is None:
+        raise NotFoundError(f"there is no run {name[:100]!r}", hint="list them with `rw runs list`", run=name[:100])
+    return found
+
+
+def listed(board: Board) -> list[Run]:
+    """Gives every run of a board, newest first."""
+    refs = board.below(names.RUNS)
+    board.prefetch([oid for _, oid in refs])
+    found = [read(board, ref[len(names.RUNS) :]) for ref, _ in refs]
+    return sorted((run for run in found if run is not None), key=lambda run: (-run.at, run.id))
+
+
+def stopped(board: Board, named: Iterable[str]) -> set[str]:
+    """Gives those of the named runs whose tasks are not to be started now."""
+    found = set()
+    for name in named:
+        oid = board.ref(names.run(name))
+        content = board.content(oid) if oid is not None else None
+        if content is not None and wire.fields(wire.message(content)).get("stopped"):
+            found.add(name)
+    return found
+
+
+def set_stopped(board: Board, name: str, why: str, actor: str) -> Run:
+    """Stops a run, or lets it go on with an empty `why`; gives its record. The same again changes nothing."""
+    for _ in range(_TRIES):
+        run = need(board, name)
+        if run.stopped == why or (run.stopped and why):
+            return run
+        changed = msgspec.structs.replace(run, stopped=why)
+        made = now_object(words(changed))
+        move = Move(names.run(name), board.ref(names.run(name)), made.id)
+        try:
+            board.push(Step("run_stop" if why else "run_resume", actor, [move], [made]))
+        except CasMismatchError as error:
+            mismatch = error
+            board.refresh()
+            continue
+        return changed
+    raise mismatch
+
+
+def check_id(name: str) -> str:
+    """Gives a run's id back; `E_INVALID` for what can't be one."""
+    if not _ID.match(name):
+        raise InvalidError(f"{name[:100]!r} is no run's id", hint="list them with `rw runs list`", run=name[:100])
+    return name
+
+
+def _parse(text: str, name: str) -> Run | None:
+    record = wire.fields(text).get("record")
+    try:
+        found = msgspec.json.decode(record, type=Run)
+    except UNREADABLE:
+        return None
+    return found if found.id == name else None
