@@ -104,16 +104,15 @@ def measure(where: Path, files: int, count: int) -> dict[str, Any]:
     return found
 
 
-def as_user(files: int, count: int) -> dict[str, Any]:
-    """Measures as an ordinary user, in a child."""
-    with common.folder() as where:
-        os.chown(where, USER, USER)
-        ids = [f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
-        child = [sys.executable, __file__, "--where", str(where), "--files", str(files), "--count", str(count)]
-        env = {**os.environ, "HOME": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
-        # before minutes are spent: this Python, and what it imports, may be root's alone
-        subprocess.run(["setpriv", *ids, sys.executable, "-c", "import ropewalk, apsw"], env=env, check=True)
-        done = subprocess.run(["setpriv", *ids, *child], env=env, stdout=subprocess.PIPE, check=True)
+def as_user(where: Path, files: int, count: int) -> dict[str, Any]:
+    """Measures in a folder as an ordinary user, in a child."""
+    os.chown(where, USER, USER)
+    ids = [f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
+    child = [sys.executable, __file__, "--where", str(where), "--files", str(files), "--count", str(count)]
+    env = {**os.environ, "HOME": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
+    # before minutes are spent: this Python, and what it imports, may be root's alone
+    subprocess.run(["setpriv", *ids, sys.executable, "-c", "import ropewalk, apsw"], env=env, check=True)
+    done = subprocess.run(["setpriv", *ids, *child], env=env, stdout=subprocess.PIPE, check=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
@@ -145,9 +144,9 @@ def main() -> int:
         print(json.dumps(measure(Path(asked.where), files, count)))
         return 0
     found: dict[str, Any] = {}
-    if os.geteuid() == 0 and not asked.only_root and shutil.which("setpriv"):
-        found[f"uid {USER}"] = as_user(files, count)
-    with common.folder() as where:
+    with common.folder() as first, common.folder() as where:  # nothing is deleted before all is measured
+        if os.geteuid() == 0 and not asked.only_root and shutil.which("setpriv"):
+            found[f"uid {USER}"] = as_user(first, files, count)
         found["root" if os.geteuid() == 0 else "user"] = measure(where, files, count)
     common.table(
         f"{count} folders of {files} files",

@@ -334,6 +334,14 @@ class StalledError(RopewalkError):
     exit = 14
 
 
+class PlanningError(RopewalkError):
+    """No plan came of it: what the manager answered was no good plan, as often as it was asked."""
+
+    code = "E_PLAN"
+    exit = 15
+    hint_template = "say more in the goal, name another manager, or write the plan yourself: `rw plan draft --spec FILE`"
+
+
 def all_errors() -> list[type[RopewalkError]]:
     """Gives every error class, by exit number and code."""
     return sorted(RopewalkError.__subclasses__(), key=lambda c: (c.exit, c.code))

@@ -9,6 +9,10 @@ env = { NODE_ENV = "test" }  # variables for the setup, for checks, and for agen
 ports = 10                   # how many ports each workspace has to itself, from ROPEWALK_PORT_BASE on
 setup_seconds = 600
 filters = ["lfs"]            # attributes' filters whose files may land as they are; no filter runs
+
+[rules]
+files = ["AGENTS.md"]        # what every agent is told, whoever's it is
+decisions = "docs/decisions" # the folder of standing decisions; each agent gets those that govern what it writes
 ```
 """
 
@@ -41,15 +45,24 @@ class WorkspacePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     filters: tuple[str, ...] = ("lfs",)
 
 
+class RulesPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Is the table `[rules]`: the files of rules, relative to the policy's own, and the folder of decisions."""
+
+    files: tuple[str, ...] = ()
+    decisions: str = "docs/decisions"
+
+
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is what a file says; `folder` is where it is, and what `copy` and `link` are relative to."""
+    """Is what a file says; `folder` is where it is, and what `copy`, `link` and the files of rules are relative to."""
 
     folder: str = ""
     workspace: WorkspacePolicy = WorkspacePolicy()
+    rules: RulesPolicy = RulesPolicy()
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workspace: WorkspacePolicy = WorkspacePolicy()
+    rules: RulesPolicy = RulesPolicy()
 
 
 def read(folder: str) -> Policy:
@@ -62,22 +75,23 @@ def read(folder: str) -> Policy:
         return Policy(folder)
     except OSError as error:
         raise os_error(error, f"read of {FILE}") from None
-    return Policy(folder, parse(data))
+    return parse(data, folder)
 
 
-def parse(data: bytes) -> WorkspacePolicy:
-    """Gives what the bytes of a `ropewalk.toml` say of workspaces."""
+def parse(data: bytes, folder: str = "") -> Policy:
+    """Gives what the bytes of a `ropewalk.toml` say."""
     import tomllib
 
     try:
         if len(data) > _MOST:
             raise ValueError("it is larger than 1 MiB")
-        found = msgspec.convert(tomllib.loads(data.decode("utf-8")), _File).workspace
+        whole = msgspec.convert(tomllib.loads(data.decode("utf-8")), _File)
     except (ValueError, RecursionError) as error:
         raise InvalidError(f"{FILE} can't be used: {error}", hint="see docs/workspaces.md", file=FILE) from None
-    for name in (*found.copy, *found.link):
+    found = whole.workspace
+    for name in (*found.copy, *found.link, *whole.rules.files, whole.rules.decisions):
         check_path(path_bytes(name))
     for name, value in found.env.items():
         if not _VARIABLE.match(name) or "\0" in value:
             raise InvalidError(f"{FILE}: {name!r} is not a variable", file=FILE, name=name)
-    return found
+    return Policy(folder, found, whole.rules)

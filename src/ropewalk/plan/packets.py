@@ -52,10 +52,7 @@ class Packet(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str
     role: str = ""
     class_: str = msgspec.field(name="class", default="")
-    module: str = ""
-    harness: str = ""
     model: str = ""
-    effort: str = ""
     locus: str = ""
     owns: tuple[str, ...] = ()
     modifies: tuple[str, ...] = ()
@@ -65,6 +62,9 @@ class Packet(msgspec.Struct, frozen=True, omit_defaults=True):
     generator: str = ""
     gate: str = ""
     final_reply: str = ""
+    module: str = ""
+    harness: str = ""
+    effort: str = ""
     guard: bool = False
     priority: int = 0
     limits: Limits = Limits()
@@ -165,7 +165,7 @@ def _uncommented(line: str) -> str:
 
 
 def _starts(line: str, at: int) -> bool:
-    return line[:at].rstrip().endswith((":", "-", "[", ","))
+    return line[:at].rstrip().endswith((":", "-", "[", "{", ","))
 
 
 def _items(text: str) -> list[str]:
@@ -259,10 +259,15 @@ def to_task(packet: Packet, extra: Mapping[str, Any] | None = None) -> Task:
 
 
 def from_task(task: Task, *, reads: Sequence[str] = (), final_reply: str = "", body: str = "") -> Packet:
-    """Gives the packet of a task; its body is the task's description under its title unless one is given."""
+    """Gives the packet of a task; its body is the task's description under its title unless one is given.
+
+    A description that begins with a heading of the first rank is taken for a body as it is.
+    """
     text = body or f"\n# {task.name}\n\n## Context\n\n{task.description.strip() or task.name}\n"
+    if not body and task.description.lstrip().startswith("# "):
+        text = task.description
     return Packet(
-        task.id, task.role, task.class_, task.module, task.harness, task.model, task.effort, owns=task.owns,
-        modifies=task.modifies, reads=tuple(reads), depends_on=task.needs, gate=task.check, final_reply=final_reply,
-        guard=task.guard, priority=task.priority, limits=task.limits, reply=task.reply, reviewers=task.gate, body=text,
+        task.id, task.role, task.class_, task.model, "", task.owns, task.modifies, tuple(reads), (), task.needs, "",
+        task.check, final_reply, task.module, task.harness, task.effort, task.guard, task.priority, task.limits,
+        task.reply, task.gate, text,
     )  # fmt: skip
