@@ -52,3 +52,8 @@ def is_dead(host: str) -> bool | None:
     if parts[1] != clock.boot_id()[:13]:
         return True
     return started(int(parts[2])) != parts[3]
+
+
+def died_here(host: str) -> bool:
+    """Says whether a holder was a process of this host since its boot, and is dead."""
+    return bool(is_dead(host)) and host.split("/")[1] == clock.boot_id()[:13]

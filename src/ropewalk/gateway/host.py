@@ -7,6 +7,7 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,8 +22,10 @@ from ropewalk.gateway.process import Address
 from ropewalk.gateway.settings import Lane, Settings, Tape, Upstream
 
 _START_SECONDS = 30.0
-_STARTED: list[subprocess.Popen[bytes]] = []
-"""Are the gateways that this process started; those that ended are taken leave of at the next start."""
+_STARTED: list[tuple[str, subprocess.Popen[bytes]]] = []
+"""Are the gateways that this process started, by folder; those that ended are taken leave of at the next start."""
+
+_guard = threading.Lock()
 
 
 def ensure(folder: str) -> Address:
@@ -30,17 +33,7 @@ def ensure(folder: str) -> Address:
     found = process.read_address(folder)
     if found is not None:
         return found
-    _STARTED[:] = [one for one in _STARTED if one.poll() is None]
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        with open(os.path.join(folder, "gateway.log"), "ab") as log:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "ropewalk.gateway.process", folder], stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, env=_env(), cwd="/",
-            )  # fmt: skip
-    except OSError as error:
-        raise os_error(error, "start of the gateway") from None
-    _STARTED.append(child)
+    child = _spawn(folder)
     until = clock.monotonic() + _START_SECONDS
     while clock.monotonic() < until:
         found = process.read_address(folder)
@@ -50,6 +43,32 @@ def ensure(folder: str) -> Address:
             break
         time.sleep(0.02)
     raise ProviderError("the gateway did not start", hint=f"see {folder}/gateway.log", folder=folder)
+
+
+def revive(folder: str) -> bool:
+    """Starts the gateway of a folder anew where it died, and waits for nothing; says whether it did (G5)."""
+    if process.is_running(folder):
+        return False
+    with _guard:
+        if any(of == folder and one.poll() is None for of, one in _STARTED):
+            return False  # it is about to listen
+        _spawn(folder)
+    return True
+
+
+def _spawn(folder: str) -> subprocess.Popen[bytes]:
+    _STARTED[:] = [one for one in _STARTED if one[1].poll() is None]
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        with open(os.path.join(folder, "gateway.log"), "ab") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "ropewalk.gateway.process", folder], stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, env=_env(), cwd="/",
+            )  # fmt: skip
+    except OSError as error:
+        raise os_error(error, "start of the gateway") from None
+    _STARTED.append((folder, child))
+    return child
 
 
 def _env() -> dict[str, str]:

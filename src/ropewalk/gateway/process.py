@@ -29,15 +29,25 @@ class Address(msgspec.Struct, frozen=True):
     port: int
 
 
-def read_address(folder: str) -> Address | None:
-    """Gives where the gateway of a folder listens; None when none runs."""
+def is_running(folder: str) -> bool:
+    """Says whether a gateway of a folder runs, or is about to listen."""
     try:
         with open(os.path.join(folder, "lock"), "rb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return None  # nobody holds it
-            except BlockingIOError:
-                pass
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def read_address(folder: str) -> Address | None:
+    """Gives where the gateway of a folder listens; None when none runs."""
+    return _address(folder) if is_running(folder) else None
+
+
+def _address(folder: str) -> Address | None:
+    try:
         with open(os.path.join(folder, ADDRESS), "rb") as file:
             return msgspec.json.decode(file.read(), type=Address)
     except (OSError, msgspec.DecodeError):
@@ -76,7 +86,10 @@ def _log() -> None:
 
 
 async def serve(folder: str, port: int = 0) -> int:
-    """Serves until SIGTERM or SIGINT; gives 1 when another gateway of the folder runs."""
+    """Serves until SIGTERM or SIGINT; gives 1 when another gateway of the folder runs.
+
+    Without a port it takes the one that the gateway before it had, because lanes that no mount holds were told that.
+    """
     from aiohttp import web
 
     from ropewalk.gateway.proxy import Proxy
@@ -87,6 +100,7 @@ async def serve(folder: str, port: int = 0) -> int:
         os.close(lock)
         return 1
     path = os.path.join(folder, SOCKET)
+    former = _address(folder)
     for stale in (path, os.path.join(folder, ADDRESS)):  # the address of one that died must not be taken for ours
         if os.path.exists(stale):
             os.unlink(stale)
@@ -96,8 +110,15 @@ async def serve(folder: str, port: int = 0) -> int:
     await runner.setup()
     await web.UnixSite(runner, path).start()
     os.chmod(path, 0o666)  # whoever is let into the folder may speak; a token says who it is
-    site = web.TCPSite(runner, "127.0.0.1", port)
-    await site.start()
+    site = web.TCPSite(runner, "127.0.0.1", port or (former.port if former is not None else 0))
+    try:
+        await site.start()
+    except OSError:
+        if port:
+            raise
+        await site.stop()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
     server = site._server
     bound = server.sockets[0].getsockname()[1] if isinstance(server, asyncio.Server) else port
     made = Address(os.getpid(), path, bound)
