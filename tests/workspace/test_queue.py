@@ -307,3 +307,20 @@ def _commits(bench: Bench, base: str) -> list[str]:
         found.append(at)
         (at,) = bench.store.objects.commit(at).parents
     return found
+
+
+def test_a_driver_waits_for_its_check_without_spinning(bench: Bench) -> None:
+    looks: list[str] = []
+
+    def traced(cursor: object, sql: str, bindings: object) -> bool:
+        looks.append(sql)
+        return True
+
+    one = change(bench, {"f": "1\n"})
+    bench.store.db.con.exec_trace = traced
+    try:
+        (outcome,) = queued(bench, [one], orders(bench, "true"))
+    finally:
+        bench.store.db.con.exec_trace = None
+    assert isinstance(outcome.result, Landed)
+    assert sum("FROM queue WHERE id IN" in sql for sql in looks) < 60, "it looks when something ended, or now and then"

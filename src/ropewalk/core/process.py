@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import subprocess
 
 _ANSWER_SECONDS = 120.0
+_GLANCE_SECONDS = 0.02
 _DAMAGE = re.compile(
     "bad object|corrupt|does not match|too small|non-monotonic|unterminated line|unexpected line|bad (boolean )?config|"
     "bad numeric config|not a git repository|unable to (read|unpack|parse)|ould not (read|parse)|inflate: |"
@@ -305,6 +306,32 @@ def git_error(name: str, done: Done) -> RopewalkError:
         # git always says why it ends, unless it can't write that either
         return StoreIOError(f"git {name} ended with {done.code} and could not say why", operation=f"git {name}")
     return InternalError(f"git {name} ended with {done.code}: {words}", git=name, exit_code=done.code)
+
+
+def until_one_ended(pids: Sequence[int], seconds: float) -> bool:
+    """Waits until one of these processes has ended, at most so long; says whether one has, as far as can be told.
+
+    Children that nobody has waited for yet count as ended, so that none of their ids is another's. Where the kernel
+    has no way to tell, it is asked a few times a second instead.
+    """
+    fds: list[int] = []
+    try:
+        for pid in pids:
+            fds.append(os.pidfd_open(pid))
+        poll = select.poll()
+        for fd in fds:
+            poll.register(fd, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))
+    except ProcessLookupError:
+        return True
+    except (OSError, AttributeError):
+        import time
+
+        time.sleep(min(seconds, _GLANCE_SECONDS))
+        return False
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def holders(there: os.stat_result) -> list[int]:

@@ -18,6 +18,7 @@ from ropewalk.core import clock
 from ropewalk.core.errors import CheckFailedError, InternalError, RopewalkError
 from ropewalk.core.ids import short_ref
 from ropewalk.core.policy import Policy
+from ropewalk.core.process import until_one_ended
 from ropewalk.store import land
 from ropewalk.store.changes import Content
 from ropewalk.store.land import Answering, Landed, Settled
@@ -179,7 +180,7 @@ class _Driver:
 
     def _turn(self) -> None:
         """Does what there is to do, or waits a moment."""
-        ended = self._reap()
+        ended, drove = self._reap(), False
         now, version = clock.monotonic(), self._version()
         if ended or self._stale or version != self._collected or now - self._planned_at > _LOOK_AGAIN:
             self._collected = version
@@ -188,18 +189,30 @@ class _Driver:
             slot = self._slot(version, now)
             if slot is not None or self.running:
                 # what is written from here on is looked at in the next turn
-                self._planned_at, self._seen, self._stale = now, version, False
+                self._planned_at, self._seen, self._stale, drove = now, version, False, True
                 slot = self._drive(slot)
             if slot is not None:
                 slot.drop(remove=False)
-        if not ended and not self._stale:
-            # many that wait for long must not be a load for those who work
-            self._pause.wait(min(max(_TICK, (now - self._began) / 20), _LONG_TICK))
+        if not ended and not (drove and self._stale):
+            self._wait(now)
+
+    def _wait(self, now: float) -> None:
+        """Waits a moment, or until one of its checks has ended."""
+        # many that wait for long must not be a load for those who work
+        tick = min(max(_TICK, (now - self._began) / 20), _LONG_TICK)
+        if self.running:
+            until_one_ended([job.running.pid for job in self.running if job.running.pid], tick)
+        else:
+            self._pause.wait(tick)
 
     def _version(self) -> int:
-        """Gives a number that changes when another process wrote to the database; see `_stale` for one's own writes."""
+        """Gives a number that changes when another process wrote to the database; see `_wrote` for one's own writes."""
         row = self.store.db.row("PRAGMA data_version")
         return int(row[0]) if row else 0
+
+    def _wrote(self) -> None:
+        """Notes that this driver wrote something, which is to be looked at at once."""
+        self._stale, self._tried = True, -1
 
     def _slot(self, version: int = -1, now: float = 0.0) -> Hold | None:
         """Takes a free slot; one that waits tries again when something was written, and now and then."""
@@ -257,7 +270,7 @@ class _Driver:
         try:
             now = queue.standing(self.store, step.key, step.entry.id, clock.now())
             if now != step.standing:
-                self._stale = True
+                self._wrote()
                 return False
             command = step.entry.wanted.command
             if step.entry.id in self.mine:
@@ -288,7 +301,8 @@ class _Driver:
             if verdict is not None:
                 queue.note(self.store, job.step.key, job.step.entry.id, job.step.tree, verdict)
                 self._end(job)
-                ended = self._stale = True
+                self._wrote()
+                ended = True
         return ended
 
     def _publish(self, plan: Plan) -> bool:
@@ -317,7 +331,7 @@ class _Driver:
         finally:
             store.lock.release()
         store.finish(tx)
-        self._stale = True
+        self._wrote()
         return True
 
     def _drop(self, plan: Plan) -> bool:
@@ -332,7 +346,7 @@ class _Driver:
                 queue.settle(tx, step.entry.id, "failed", msgspec.json.encode(failure))
             for number in plan.look:
                 queue.settle(tx, number, "look")
-        self._stale = True
+        self._wrote()
         return True
 
     def _collect(self) -> None:
@@ -369,7 +383,7 @@ class _Driver:
             return Outcome(ready, checks)
         with self.store.transaction() as tx:
             queue.settle(tx, entry.id, "waiting", was="look")
-        self._stale = True
+        self._wrote()
         return None
 
     def _answering(self, entry: Entry) -> Answering | None:
