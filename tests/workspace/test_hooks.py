@@ -54,10 +54,33 @@ def test_its_hooks_make_and_remove_workspaces(bench: Bench, key: str, in_ws: Any
     assert again.stdout == made.stdout
     (path / "work").write_text("hours\n")
     kept = hook(bench, commands["WorktreeRemove"], hook_event_name="WorktreeRemove", worktree_path=str(path))
-    assert kept.returncode == 0 and "kept" in kept.stdout + kept.stderr and (path / "work").exists()
+    # any other end is taken for a removal
+    assert kept.returncode == 3 and kept.stdout == "" and "E_UNLANDED" in kept.stderr and (path / "work").exists()
     bench.land("feat-Log-in", agent="claude/feat-log-in")
     gone = hook(bench, commands["WorktreeRemove"], hook_event_name="WorktreeRemove", worktree_path=str(path))
     assert gone.returncode == 0 and not path.exists(), gone.stderr
+
+
+def test_what_is_said_beside_the_folder_is_not_taken_for_it(bench: Bench) -> None:
+    """The program reads the last line of the output (a repository with a submodule or LFS pointers has warnings)."""
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 5\n"
+    bench.publish({".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n", "big.bin": pointer})
+    done = hook(bench, lines(bench)["WorktreeCreate"], hook_event_name="WorktreeCreate", name="large")
+    assert done.returncode == 0 and Path(done.stdout.rstrip("\n")).is_dir(), (done.stdout, done.stderr)
+    assert "warning: " in done.stderr and "big.bin" in done.stderr
+
+
+def test_whoever_asks_does_not_keep_the_workspace(bench: Bench) -> None:
+    """An agent program works in it, and runs its hook through a shell that waits."""
+    import shlex
+
+    commands = lines(bench)
+    made = hook(bench, commands["WorktreeCreate"], hook_event_name="WorktreeCreate", name="left")
+    path = made.stdout.rstrip("\n")
+    inner = f"sh -c '{shlex.join(commands['WorktreeRemove'])}; exit $?'"
+    shell = ["sh", "-c", f"cd {shlex.quote(path)} && {inner}; exit $?"]
+    gone = hook(bench, shell, hook_event_name="WorktreeRemove", worktree_path=path)
+    assert gone.returncode == 0 and not Path(path).exists(), gone.stderr
 
 
 @pytest.mark.parametrize(

@@ -239,11 +239,12 @@ def show(reply: Reply, output: str | None) -> int:
     if (output or ("human" if sys.stdout.isatty() else "json")) == "json":
         write(envelope.encode(reply.envelope) + b"\n")
     else:
-        from ropewalk.cli.render import render
+        from ropewalk.cli.render import aside, render
 
         text = render(reply.envelope)
         if reply.envelope["ok"]:
             write(text.encode("utf-8", "backslashreplace"))
+            print(aside(reply.envelope), end="", file=sys.stderr)
         else:
             print(text, end="", file=sys.stderr)
     return reply.exit

@@ -8,6 +8,8 @@ from typing import Any
 
 # what somebody asked to be short is not called cut
 PAGE = 50
+# their text is a program's input, of which it takes the last line
+READ_BY_PROGRAMS = frozenset({"ws hook"})
 
 
 def render(envelope: dict[str, Any]) -> str:
@@ -17,11 +19,21 @@ def render(envelope: dict[str, Any]) -> str:
     result = envelope["result"]
     special = _SPECIAL.get(envelope["op"]) or _elsewhere(envelope["op"])
     lines = special(result) if special else list(_lines(result))
-    lines += [f"warning: {w}" for w in envelope.get("warnings", [])]
+    return "".join(f"{line}\n" for line in (lines if envelope["op"] in READ_BY_PROGRAMS else lines + _notes(envelope)))
+
+
+def aside(envelope: dict[str, Any]) -> str:
+    """Gives what is said beside a result that a program reads, with a line end."""
+    told = envelope["ok"] and envelope["op"] in READ_BY_PROGRAMS
+    return "".join(f"{line}\n" for line in (_notes(envelope) if told else []))
+
+
+def _notes(envelope: dict[str, Any]) -> list[str]:
+    lines = [f"warning: {w}" for w in envelope.get("warnings", [])]
     recovered = envelope.get("meta", {}).get("recovered")
     if recovered:
         lines.append("recovered after a power loss: " + ", ".join(f"{v} {k}" for k, v in recovered.items()))
-    return "".join(f"{line}\n" for line in lines)
+    return lines
 
 
 def _elsewhere(operation: str) -> Callable[[dict[str, Any]], list[str]] | None:

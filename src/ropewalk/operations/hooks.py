@@ -40,12 +40,11 @@ class WsHookRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WsHooked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is the settings to add, or the folder that was made or removed; `kept` says why it was not removed."""
+    """Is the settings to add, or the folder that was made or removed."""
 
     settings: dict[str, Any] | None = None
     path: str | None = None
     removed: bool | None = None
-    kept: str | None = None
 
 
 @operation(
@@ -54,13 +53,17 @@ class WsHooked(msgspec.Struct, frozen=True, omit_defaults=True):
     request=WsHookRequest,
     response=WsHooked,
     summary="Let Claude Code work in workspaces: settings for its worktree hooks, and what these call",
-    errors=(InvalidError, NotFoundError, BusyError, CheckFailedError, WorkspaceDamagedError, WorkspaceNotMountedError),
+    errors=(InvalidError, NotFoundError, BusyError, CheckFailedError, UnlandedWorkError, WorkspaceDamagedError,
+            WorkspaceNotMountedError),
     writes=True,
     identity=False,
     command=Command(positional=("action",), files=("input",)),
-)
+)  # fmt: skip
 def ws_hook(ctx: Context, req: WsHookRequest) -> WsHooked:
-    """Answers a hook; a workspace that holds unlanded work is kept, and says so."""
+    """Answers a hook; a workspace that holds unlanded work is kept, which is `E_UNLANDED`.
+
+    The program takes any other end for a removal, and tells the agent that its work is gone.
+    """
     if req.action == "config":
         return WsHooked(settings=_settings(ctx.root))
     given = req.input
@@ -106,9 +109,5 @@ def _remove(ctx: Context, given: dict[str, Any]) -> WsHooked:
             store=mark.store if mark is not None else None,
         )  # fmt: skip
     ctx.adopt_agent(found.agent)
-    try:
-        ws_delete(ctx, WsDeleteRequest(name=found.name))
-    except UnlandedWorkError as error:
-        ctx.warnings.append(f"kept: {error.message}")
-        return WsHooked(path=found.path, removed=False, kept=error.message)
+    ws_delete(ctx, WsDeleteRequest(name=found.name))
     return WsHooked(path=found.path, removed=True)

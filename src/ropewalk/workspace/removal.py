@@ -106,9 +106,9 @@ def elsewhere(store: Store, ws: Workspace, now: Captured) -> list[str]:
 
 
 def _busy(path: str) -> list[int]:
-    """Gives the processes, other than this one and its parent, that work inside or have a file of it open."""
+    """Gives the processes that work inside or have a file of it open, other than this one and those it was asked by."""
     inside = os.path.realpath(path)
-    mine = {os.getpid(), os.getppid()}
+    mine = _askers()
     found = []
     try:
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -117,6 +117,19 @@ def _busy(path: str) -> list[int]:
     for pid in pids:
         if pid not in mine and any((place + "/").startswith(inside + "/") for place in _places(pid)):
             found.append(pid)
+    return found
+
+
+def _askers() -> set[int]:
+    """Gives this process and all above it: they wait for it, as an agent program does whose hook a shell runs."""
+    found, pid = {os.getpid()}, os.getppid()
+    while pid > 1 and pid not in found:
+        found.add(pid)
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+        except OSError:
+            break
     return found
 
 
