@@ -76,6 +76,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "lane collect",
         "lane archive",
     ),
+    "tripwire": ("lane restore",),
     "lanecare": (
         "doctor",
         "probe",
@@ -86,7 +87,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "chip list",
         "sweep",
     ),
-    "run": ("run", "demo", "runs list", "runs show"),
+    "run": ("run", "runs resume"),
+    "runs": ("runs list", "runs show", "runs stop"),
+    "demo": ("demo",),
     "describe": ("schema", "config show"),
 }
 

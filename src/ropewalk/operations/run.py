@@ -1,11 +1,10 @@
-"""Runs: start one, list them, show one; and the demo."""
+"""Runs: start one from a goal, a plan or tasks, and go on with one that was stopped or killed."""
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -16,46 +15,64 @@ from ropewalk.core.errors import (
     CageUnavailableError,
     HarnessError,
     InvalidError,
+    LoginError,
     LoginUncagedError,
     NotFoundError,
     ProviderError,
-    UnsupportedError,
 )
-from ropewalk.core.ids import check_ref
+from ropewalk.core.ids import check_ref, short_ref
 from ropewalk.operations import crew
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
-from ropewalk.run import report
-from ropewalk.run.report import Summary
+from ropewalk.operations.task import ON_A_BOARD, BoardName
+from ropewalk.run.figures import Summary
 
-FOUND, STOPPED = 10, 130
-LANES = (HarnessError, AdapterMismatchError, CageUnavailableError, LoginUncagedError, ProviderError)
+if TYPE_CHECKING:
+    from ropewalk.board.base import Board
+    from ropewalk.board.runs import Run
+    from ropewalk.plan.task import Task
+    from ropewalk.run.seeding import Asked
+    from ropewalk.run.work.options import Options
+    from ropewalk.store.store import Store
+
+LANES = (HarnessError, AdapterMismatchError, CageUnavailableError, LoginUncagedError, LoginError, ProviderError)
 """Are the errors of whatever starts lanes."""
+
+JOBS, SECONDS, CHECK_SECONDS, ATTEMPTS, HEIRS = 4, 3600.0, 1800.0, 3, 2
 
 
 class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Takes the tasks, who does them, and where they land."""
+    """Takes what is to be done, who does it, and where it lands."""
 
-    tasks: Annotated[str, Meta(min_length=1, description="the task file: JSON, or TOML by its name")]
-    jobs: Annotated[int, Meta(ge=1, le=256, description="how many agents at once")] = 4
+    tasks: (
+        Annotated[str, Meta(min_length=1, description="a task file: JSON, JSON lines, TOML or Markdown by its name")]
+        | None
+    ) = None
+    jobs: Annotated[int, Meta(ge=1, le=256, description="how many agents at once")] | None = None
     harness: crew.Harness | None = None
     command: crew.Command | None = None
     cage: crew.Cage | None = None
     model: Annotated[str, Meta(max_length=200, description="the model")] = ""
     effort: Annotated[str, Meta(max_length=20, description="low, medium, high or max")] = ""
     check: (
-        Annotated[str, Meta(max_length=100_000, description="a shell command that must pass on each merged tree")]
+        Annotated[
+            str, Meta(max_length=100_000, description="a shell command, for tasks that have no check of their own")
+        ]
         | None
     ) = None
     onto: (
-        Annotated[str, Meta(max_length=1024, description="the ref to land on; without it a new one, run/ID")] | None
+        Annotated[str, Meta(max_length=1024, description="the branch to land on; without it a new one, run/ID")] | None
     ) = None
-    seconds: Annotated[float, Meta(gt=0, le=604_800, description="how long an agent's turn may take")] = 3600.0
-    check_seconds: Annotated[float, Meta(gt=0, le=86_400, description="how long a check may take")] = 1800.0
+    seconds: Annotated[float, Meta(gt=0, le=604_800, description="how long an agent's turn may take")] = SECONDS
+    check_seconds: Annotated[float, Meta(gt=0, le=86_400, description="how long a check may take")] = CHECK_SECONDS
+    attempts: Annotated[int, Meta(ge=1, le=100, description="turns of an agent at one task")] = ATTEMPTS
+    heirs: Annotated[int, Meta(ge=0, le=100, description="tries anew after deaths that were no fault of the work")] = (
+        HEIRS
+    )
     pass_env: crew.PassEnv = []
-    keep: Annotated[bool, Meta(description="keep the workspaces of landed tasks too")] = False
     replay_results: Annotated[bool, Meta(description="take unchanged tasks from the journal")] = False
     sample: Annotated[int, Meta(ge=0, le=10_000, description="of independent attempts")] = 0
+    board: BoardName | None = None
 
 
 @operation(
@@ -63,55 +80,150 @@ class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request=RunRequest,
     response=Summary,
     summary="Run tasks by agents at once, each in its own workspace, and land what passes",
-    errors=(InvalidError, NotFoundError, *LANES, BusyError),
+    errors=(*ON_A_BOARD, *LANES, BusyError),
     writes=True,
+    store=False,
     command=Command(),
 )
 def run(ctx: Context, req: RunRequest) -> Summary:
-    """Runs a task file; exit code 10 when a task did not land, 130 when the run was stopped."""
-    from ropewalk.run import runner, tasks
+    """Runs; exit code 10 when a task did not land, 3 when only conflicts were left, 130 when the run was stopped."""
+    from ropewalk.run import seeding
+
+    board, store = _at(ctx, req.board)
+    asked = _asked(ctx, store, req)
+    _crew_of(ctx, asked.options)  # before anything is written
+    made = seeding.seed(board, store, asked, ctx.agent, ctx.progress)
+    return _drive(ctx, board, store, made)
+
+
+class RunsResumeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes which run goes on, and what is to be other than before."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=100, description="the run")]
+    jobs: Annotated[int, Meta(ge=1, le=256, description="how many agents at once")] | None = None
+    harness: crew.Harness | None = None
+    command: crew.Command | None = None
+    pass_env: crew.PassEnv = []
+    board: BoardName | None = None
+
+
+@operation(
+    "runs resume",
+    request=RunsResumeRequest,
+    response=Summary,
+    summary="Go on with a run that was stopped, killed, or cut short by a power loss",
+    errors=(*ON_A_BOARD, *LANES, BusyError),
+    writes=True,
+    tool="",
+    store=False,
+    command=Command(positional=("id",)),
+)
+def runs_resume(ctx: Context, req: RunsResumeRequest) -> Summary:
+    """Goes on: nothing that is done is done again; exit codes as for `run`."""
+    from ropewalk.board import runs
+
+    board, store = _at(ctx, req.board)
+    found = runs.need(board, req.id)
+    changed = {"jobs": req.jobs, "harness": req.harness, "command": req.command, "pass_env": req.pass_env or None}
+    if req.command is not None and req.harness is None:
+        changed["harness"] = "command"
+    options = found.options | {name: value for name, value in changed.items() if value is not None}
+    _crew_of(ctx, options)
+    found = runs.set_stopped(board, found.id, "", ctx.agent)
+    return _drive(ctx, board, store, msgspec.structs.replace(found, options=options))
+
+
+def _at(ctx: Context, named: str | None) -> tuple[Board, Store]:
+    board = ctx.board(named)
+    board.refresh()
+    return board, ctx.store_for(board)
+
+
+def _asked(ctx: Context, store: Store, req: RunRequest) -> Asked:
+    """Gives what a request makes a run of."""
+    from ropewalk.plan import taskfile
+    from ropewalk.run.seeding import Asked
+    from ropewalk.store import revisions
+
+    if req.tasks is None:
+        raise InvalidError("what is to be done?", hint="give a goal, --plan FILE or --tasks FILE")
+    harness = req.harness or ("command" if req.command is not None else "scripted")
+    with ctx.read_file(req.tasks) as file:
+        todo = taskfile.parse(file.read(), req.tasks, req.check or "")
+    _check_scripts(harness, todo)
+    onto = check_ref(req.onto) if req.onto is not None else None
+    if onto is not None and not onto.startswith("refs/heads/"):
+        raise InvalidError(f"a run lands on a branch, and {req.onto!r} is none", ref=req.onto)
+    branch = onto or revisions.default_branch(store)
+    base = store.ref(branch)
+    if base is None:
+        raise NotFoundError(f"there is no ref {short_ref(branch)!r}", hint="import or commit something first")
+    options: dict[str, Any] = {
+        "harness": harness, "command": req.command, "cage": req.cage, "model": req.model, "effort": req.effort,
+        "jobs": req.jobs or min(JOBS, len(todo)), "seconds": req.seconds, "check_seconds": req.check_seconds,
+        "attempts": req.attempts, "heirs": req.heirs, "pass_env": list(req.pass_env), "replay": req.replay_results,
+        "sample": req.sample,
+    }  # fmt: skip
+    return Asked(
+        "", todo, base, onto=short_ref(onto) if onto is not None else None, check=req.check or "",
+        options={name: value for name, value in options.items() if value not in (None, "", [], False)},
+    )  # fmt: skip
+
+
+def _crew_of(ctx: Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Gives adapter and lanes of a run's options; raises what keeps them from being started."""
+    harness = options.get("harness")
+    command = options.get("command") if harness == "command" else None
+    adapter = crew.adapter(ctx, harness, command)
+    ways = crew.ways(
+        ctx, adapter, cage=options.get("cage"), pass_env=options.get("pass_env", ()), model=options.get("model", ""),
+        effort=options.get("effort", ""),
+    )  # fmt: skip
+    return {"harness": adapter, "ways": ways}
+
+
+def _drive(ctx: Context, board: Board, store: Store, made: Run) -> Summary:
+    from ropewalk.run import drive, figures
     from ropewalk.run.interrupts import Interrupts
 
-    with ctx.read_file(req.tasks) as file:
-        todo = tasks.parse(file.read(), req.tasks)
-    harness = crew.adapter(ctx, req.harness, req.command, "scripted")
-    _check_scripts(harness.name, todo)
-    options = runner.Options(
-        harness=harness,
-        caller=ctx.env,
-        data_home=ctx.data_home,
-        onto=check_ref(req.onto) if req.onto is not None else None,
-        jobs=req.jobs,
-        check=req.check,
-        seconds=req.seconds,
-        check_seconds=req.check_seconds,
-        keep=req.keep,
-        replay=req.replay_results,
-        sample=req.sample,
-        ways=crew.ways(ctx, harness, cage=req.cage, pass_env=req.pass_env, model=req.model, effort=req.effort),
-    )
     with Interrupts() as interrupts:
-        done = runner.run(ctx.store, ctx.agent, todo, options, interrupts, watcher(ctx))
-    if done.state == "stopped":
-        ctx.exit = STOPPED
-    elif done.landed < len(done.tasks):
-        ctx.exit = FOUND
-    return done
+        options = _options(ctx, board, made, interrupts.stopped)
+        done = drive.drive(board, store, made, options, watch=watcher(ctx))
+    if done.ended == "gave_up":
+        ctx.warnings.append(f"the worker gave up: {done.reason}")
+    ctx.exit = 130 if interrupts.stopped.is_set() else figures.exit_code(done.summary)
+    return done.summary
 
 
-def _check_scripts(harness: str, todo: list[Any]) -> None:
+def _options(ctx: Context, board: Board, made: Run, stop: Any) -> Options:
+    from ropewalk.board.local import LocalBoard
+    from ropewalk.operations.steps import landing_for
+    from ropewalk.operations.work import another
+    from ropewalk.run.work.options import Options
+
+    given = made.options
+    return Options(
+        worker=f"run-{made.id[-4:]}-{os.uname().nodename.split('.')[0]}"[:64], caller=ctx.env, data_home=ctx.data_home,
+        stop=stop, model=str(given.get("model", "")), jobs=int(given.get("jobs", JOBS)),
+        seconds=float(given.get("seconds", SECONDS)), check_seconds=float(given.get("check_seconds", CHECK_SECONDS)),
+        attempts=int(given.get("attempts", ATTEMPTS)), heirs=int(given.get("heirs", HEIRS)),
+        another=None if isinstance(board, LocalBoard) else another(ctx), landing=landing_for(board),
+        replay=bool(given.get("replay")), sample=int(given.get("sample", 0)), **_crew_of(ctx, given),
+    )  # fmt: skip
+
+
+def _check_scripts(harness: str, todo: Sequence[Task]) -> None:
     """Raises for a task whose script nobody would follow, and for one that the scripted agent could not do."""
+    scripted = [task.id for task in todo if "```script" in task.description]
     if harness == "scripted":
-        without = [task.id for task in todo if task.script is None and "```script" not in task.prompt]
+        without = [task.id for task in todo if task.id not in set(scripted)]
         if without:
             raise InvalidError(
                 f"{without[0]} has no script for the scripted agent",
                 hint="name an agent program with --command, or give each task a script",
                 tasks=without[:100],
             )
-        return
-    scripted = [task.id for task in todo if task.script is not None]
-    if scripted:
+    elif scripted:
         raise InvalidError(f"{scripted[0]} has a script, which only the scripted agent follows", tasks=scripted[:100])
 
 
@@ -135,144 +247,20 @@ def line_of(event: dict[str, Any]) -> str | None:
         return f"run {event['run']}: {len(event['tasks'])} tasks onto {event['ref']}"
     if kind == "task_started":
         return f"{task}: started ({event['agent']})"
-    if kind == "agent_ended" and event["how"] != "done":
-        return f"{task}: the agent {event['how']} ({event['code']})"
-    if kind == "conflict":
-        return f"{task}: conflict in {', '.join(event['paths'])}; back to its agent"
     if kind == "landed":
-        return f"{task}: {event['status']} {event['id'][:12]} in {event['seconds'] * 1000:.0f} ms"
-    if kind == "task_ended" and event["report"].state != "landed":
-        return f"{task}: {event['report'].state}: {event['report'].reason}"
-    if kind == "stopping":
-        return "stopping: agents are ended, their work is kept"
-    return None
+        return f"{task}: {event['status']} {event['id'][:12]}"
+    if kind == "task_ended":
+        report = event["report"]
+        return f"{task}: {report.state}: {report.reason}" if report.state != "landed" else None
+    if kind == "run_ended":
+        counts = ", ".join(
+            f"{event[name]} {name}" for name in ("landed", "failed", "blocked", "stopped") if event[name]
+        )
+        return f"run {event['run']}: {event['state']}: {counts or 'nothing landed'}"
+    if kind == "attempted":
+        return f"{task}: {event['how']}: {event['reason']}" if event["how"] in ("requeued", "released") else None
+    if kind == "claim":
+        return None
+    from ropewalk.operations.work import line_of as of_worker
 
-
-class RunsListRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Takes how many runs to list."""
-
-    limit: Annotated[int, Meta(ge=1, le=1000, description="how many at most, newest first")] = 50
-
-
-class RunRow(msgspec.Struct, frozen=True):
-    """Is one run in a list."""
-
-    id: str
-    state: str
-    ref: str
-    landed: int
-    failed: int
-    tasks: int
-    seconds: float
-    started_at: int
-
-
-class RunsListResponse(msgspec.Struct, frozen=True):
-    """Is the runs, newest first."""
-
-    runs: list[RunRow]
-    truncated: bool
-
-
-@operation(
-    "runs list",
-    request=RunsListRequest,
-    response=RunsListResponse,
-    summary="List runs, newest first",
-)
-def runs_list(ctx: Context, req: RunsListRequest) -> RunsListResponse:
-    """Lists the store's runs."""
-    found = report.listed(ctx.store.layout)
-    rows = [
-        RunRow(r.id, r.state, r.ref, r.landed, r.failed + r.blocked, len(r.tasks), r.seconds, r.started_at)
-        for r in found[: req.limit]
-    ]
-    return RunsListResponse(rows, len(found) > req.limit)
-
-
-class RunsShowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Takes a run's id."""
-
-    id: Annotated[str, Meta(min_length=1, max_length=100, description="the run")]
-
-
-@operation(
-    "runs show",
-    request=RunsShowRequest,
-    response=Summary,
-    summary="Show a run: its tasks, and what became of each",
-    errors=(NotFoundError,),
-    command=Command(positional=("id",)),
-)
-def runs_show(ctx: Context, req: RunsShowRequest) -> Summary:
-    """Shows a run, a running one too."""
-    return report.load(ctx.store.layout, req.id)
-
-
-class DemoRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Takes what to show it on, and the seed of what is random."""
-
-    repository: Annotated[str, Meta(max_length=4096, description="a git repository; it is only read")] | None = None
-    sample: Annotated[bool, Meta(description="use the sample project though this folder is in a repository")] = False
-    seed: Annotated[int, Meta(ge=0, description="for the moment of the kill; without it a random one")] | None = None
-    agents: Annotated[int, Meta(ge=2, le=64, description="how many agents at once")] = 8
-    keep: Annotated[bool, Meta(description="keep the folder with the store and the export")] = False
-
-
-class DemoResponse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is what the demo did and proved; `failed` lists what did not come true."""
-
-    repository: str
-    base: str
-    head: str
-    agents: int
-    changes: int
-    seconds: float
-    lands_per_second: float
-    conflicts: list[dict[str, Any]]
-    kill: dict[str, Any] | None
-    exported: str
-    fsck: str
-    verified: str
-    history: str
-    failed: list[str]
-    seed: int
-    folder: str | None = None
-
-
-@operation(
-    "demo",
-    request=DemoRequest,
-    response=DemoResponse,
-    tool="",
-    summary="Show it: agents at once on a clone, a conflict resolved, a killed land recovered",
-    errors=(InvalidError, UnsupportedError, NotFoundError),
-    writes=True,
-    identity=False,
-    store=False,
-    command=Command(positional=("repository?",)),
-)
-def demo(ctx: Context, req: DemoRequest) -> DemoResponse:
-    """Runs the demo in a temporary folder; exit code 10 when something of it did not come true."""
-    import tempfile
-
-    from ropewalk.run import demo as show
-    from ropewalk.run.interrupts import Interrupts
-
-    repository = ctx.path(req.repository) if req.repository is not None else None
-    if repository is None and not req.sample and show.usable(ctx.cwd):
-        repository = ctx.cwd
-    seed = req.seed if req.seed is not None else int.from_bytes(os.urandom(4), "big")
-    scratch = tempfile.mkdtemp(prefix="ropewalk-demo-")
-    try:
-        with Interrupts() as interrupts:
-            wanted = show.Wanted(repository, scratch, seed, ctx.env, req.agents)
-            done = show.demo(wanted, ctx.progress, watcher(ctx), interrupts)
-    finally:
-        if not req.keep:
-            shutil.rmtree(scratch, ignore_errors=True)
-    if done.failed:
-        ctx.exit = FOUND
-    plain = msgspec.to_builtins(done)
-    plain.pop("folder", None)
-    return DemoResponse(**{"kill": None, **plain}, seed=seed, folder=scratch if req.keep else None)
+    return of_worker(event)

@@ -82,7 +82,7 @@ def work(ctx: Context, req: WorkRequest) -> Report:
                 emit=sink, model=req.model, only=tuple(req.tasks), once=req.once, until_empty=req.until_empty,
                 jobs=req.jobs, seconds=req.seconds, check_seconds=req.check_seconds, attempts=req.attempts,
                 heirs=req.heirs, patience=req.patience,
-                another=None if isinstance(board, LocalBoard) else _another(ctx, req.board),
+                another=None if isinstance(board, LocalBoard) else another(ctx, req.board),
                 landing=landing_for(board), ways=ways,
             )  # fmt: skip
             done = run(board, store, options)
@@ -92,7 +92,8 @@ def work(ctx: Context, req: WorkRequest) -> Report:
     return done
 
 
-def _another(ctx: Context, named: str | None) -> Callable[[Store], Board]:
+def another(ctx: Context, named: str | None = None) -> Callable[[Store], Board]:
+    """Gives what opens the named board for another thread's store."""
     from ropewalk.board import opening
 
     meant = opening.find(named, ctx.env, ctx.cwd, ctx.named_root)

@@ -27,7 +27,7 @@ Format = Literal["json", "lines", "toml", "markdown"]
 _BY_NAME: dict[str, Format] = {
     ".json": "json", ".jsonl": "lines", ".ndjson": "lines", ".toml": "toml", ".md": "markdown", ".markdown": "markdown",
 }  # fmt: skip
-_ALIASES = {"verify": "check", "brief": "description", "prompt": "description"}
+_ALIASES = {"verify": "check", "brief": "description", "prompt": "description", "message": "title"}
 _FIELDS = frozenset(f.encode_name for f in msgspec.structs.fields(Task))
 _LIMITS = frozenset(f"limit_{f.encode_name}" for f in msgspec.structs.fields(Limits))
 _HINT = 'a task is {"id": "one", "check": "make test", "description": "…"}; `rw help task add` names the forms'
@@ -53,8 +53,11 @@ class _Faults:
         self.found.append(f"{place}: {' '.join(words.split())[:500]}")
 
 
-def parse(data: bytes, name: str) -> list[Task]:
-    """Gives the tasks of a file, or `E_INVALID` with every problem in `details.problems`; `name` tells its form."""
+def parse(data: bytes, name: str, check: str = "") -> list[Task]:
+    """Gives the tasks of a file, or `E_INVALID` with every problem in `details.problems`; `name` tells its form.
+
+    A task without a check of its own gets `check`, as a guard: it may pass before anything is done.
+    """
     shown = name if name != "-" else "standard input"
     if len(data) > MAX_FILE:
         raise InvalidError(f"{shown} is longer than {MAX_FILE >> 20} MiB", hint="add the tasks in parts", file=name)
@@ -68,7 +71,7 @@ def parse(data: bytes, name: str) -> list[Task]:
         )
     places: dict[str, str] = {}
     for place, values in given:
-        if (task := _task(place, values, faults)) is None:
+        if (task := _task(place, values, check, faults)) is None:
             continue
         if task.id in places:
             faults.add(place, f"{task.id!r} is a task already, at {places[task.id]}")
@@ -369,14 +372,23 @@ def _fields(lines: Sequence[str], start: int, end: int, faults: _Faults) -> dict
 # the form of a task
 
 
-def _task(place: str, values: Mapping[str, Any], faults: _Faults) -> Task | None:
+def _task(place: str, values: Mapping[str, Any], check: str, faults: _Faults) -> Task | None:
     made: dict[str, Any] = {}
+    script = values.get("script")
     for key, value in values.items():
+        if key == "script":
+            continue
         name = _ALIASES.get(key, key)
         if name in made or (name != key and name in values and values[name]):
             faults.add(place, f"{key!r} is another name of {name!r}, and both are given")
             return None
         made[name] = value
+    if check and not made.get("check"):
+        made |= {"check": check, "guard": True}
+    if script is not None:
+        # the scripted agent finds it at the end of what it is told
+        block = msgspec.json.encode(script).decode("utf-8")
+        made["description"] = f"{made.get('description', '')}\n\n```script\n{block}\n```".strip("\n")
     for needed in ("id", "check"):
         if needed not in made:
             words = "it has no check, so nobody could say whether it is done" if needed == "check" else "it has no id"

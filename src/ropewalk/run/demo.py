@@ -1,35 +1,41 @@
-"""The demo: agents at once on a clone, a real conflict, a lander killed in the middle of its land, and the proof.
+"""The demo: a plan, agents in regions of a copy, a conflict, a check repaired, an agent killed, and the proof.
 
-Nothing is claimed that was not seen: without a conflict that an agent resolved, or without a process that died
-by SIGKILL inside its land, the demo fails and says so.
+Nothing is claimed that was not seen: without a conflict that an agent resolved, a failed check that was repaired, and
+an agent that died by SIGKILL and whose task landed all the same, the demo fails and says so.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from ropewalk.board.local import LocalBoard
 from ropewalk.core import clock, events
-from ropewalk.core.errors import InvalidError, RopewalkError
+from ropewalk.core.errors import InternalError, InvalidError, RopewalkError
 from ropewalk.core.events import Event
 from ropewalk.core.ids import path_text
 from ropewalk.core.process import git, git_env, git_program, run
 from ropewalk.lane.programs.plain import Scripted
+from ropewalk.plan import packer, simulate
+from ropewalk.plan import plan as plans
+from ropewalk.plan.plan import Module, Plan
+from ropewalk.plan.task import Task
 from ropewalk.remote import exporting, importing
-from ropewalk.run import report, runner
+from ropewalk.run import drive, report, seeding
+from ropewalk.run.figures import Summary
 from ropewalk.run.interrupts import Interrupts
-from ropewalk.run.killing import Kill, KillingLander
-from ropewalk.run.tasks import Task, parse
+from ropewalk.run.work.options import Options
 from ropewalk.store import layout, revisions, trees, verify
 from ropewalk.store.store import Store
 from ropewalk.testing import sample
 
-AGENTS, MIN_CHANGES, MAX_AIMS = 8, 16, 20
+REGIONS, MIN_CHANGES = 3, 12
 _TEXT_MAX = 200_000
+_PARTS = ("north", "south", "west")
 
 
 class Conflict(msgspec.Struct, frozen=True):
@@ -41,33 +47,41 @@ class Conflict(msgspec.Struct, frozen=True):
 
 
 class Demo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is what the demo did and proved; `failed` lists what did not come true."""
+    """Is what the demo did and proved; `failed` lists what did not come true.
+
+    `repaired` are tasks whose check failed first and which landed after another turn, `killed` those whose agent died
+    by SIGKILL and which an heir landed. `crossing` counts needs that go from one region to another.
+    """
 
     repository: str
+    goal: str
     base: str
     head: str
+    tasks: int
     agents: int
+    regions: list[str]
+    crossing: int
     changes: int
     seconds: float
-    lands_per_second: float
     conflicts: list[Conflict]
-    kill: Kill | None
+    repaired: list[str]
+    killed: list[str]
     exported: str
     fsck: str
     verified: str
     history: str
     failed: list[str]
+    run: Summary
     folder: str | None = None
 
 
 class Wanted(NamedTuple):
-    """Is what the demo is to run on: a repository's folder or None for the sample, a scratch folder, a seed."""
+    """Is what the demo is to run on: a repository's folder or None for the sample, and a scratch folder."""
 
     repository: str | None
     scratch: str
-    seed: int
     caller: Mapping[str, str]
-    agents: int = AGENTS
+    agents: int = REGIONS
 
 
 def demo(
@@ -89,26 +103,32 @@ def demo(
         raise InvalidError(
             "the repository has no branch with a commit checked out", hint="check one out, or add --sample", path=source
         )
-    name = branch[0].removeprefix("refs/heads/")
-    layout.create(root, str(uuid.UUID(int=wanted.seed & ((1 << 128) - 1))), "demo", name)
+    layout.create(root, str(uuid.uuid4()), "demo", branch[0].removeprefix("refs/heads/"))
     with Store(root) as store:
         importing.import_branch(store, source, branch[0], into=None, actor="ropewalk/demo")
         base = store.ref(revisions.default_branch(store))
         assert base is not None
-        tasks = parse(sample.tasks(shared), "tasks.json") if wanted.repository is None else invent(store, base, shared)
-        tell(f"{wanted.agents} agents start on {len(tasks)} tasks")
-        killer = KillingLander(wanted.seed)
-        options = runner.Options(
-            Scripted(), wanted.caller, os.path.join(wanted.scratch, "data"), jobs=wanted.agents, seconds=120.0,
-            check_seconds=120.0, lander=killer, export=False,
+        plan = _planned(sample.plan(shared)) if wanted.repository is None else invent(store, base, shared)
+        packing = packer.pack(plan, wanted.agents)
+        worth = simulate.recommend(
+            lambda n: packer.frame_of(plan, packer.pack(plan, n)), plans.loads(plan), len(packer.groups(plan))
+        )
+        tell(f"planned: {len(plan.tasks)} tasks in {len(packing.regions)} regions, {packing.crossing} needs across"
+             f" regions; {worth.workers} agents are worth having")  # fmt: skip
+        asked = seeding.Asked(
+            plan.summary, plan.tasks, base, "plan", summary=plan.summary, modules=plan.modules,
+            regions={task: held[0] for task, held in packing.held.items() if held}, seconds=plans.loads(plan),
+            options={"harness": "scripted", "jobs": wanted.agents},
         )  # fmt: skip
-        done = runner.run(store, "ropewalk/demo", tasks, options, interrupts, watch)
+        board = LocalBoard(store)
+        made = seeding.seed(board, store, asked, "ropewalk/demo")
+        options = Options(
+            worker="demo", harness=Scripted(), caller=wanted.caller, data_home=os.path.join(wanted.scratch, "data"),
+            stop=interrupts.stopped, jobs=wanted.agents, seconds=120.0, check_seconds=120.0,
+        )  # fmt: skip
+        done = drive.drive(board, store, made, options, export=False, watch=watch).summary
         interrupts.check()
-        ref = f"refs/heads/{done.ref}"
-        extra = _aim_again(store, killer, options._replace(onto=ref), interrupts, watch)
-        interrupts.check()
-        failed = [f"{t.id}: {t.reason}" for t in (*done.tasks, *extra) if t.state != "landed"]
-        return _prove(store, wanted, done, ref, base, killer, failed, began, tell)
+        return _prove(store, wanted, done, packing, began, tell)
 
 
 def usable(folder: str) -> bool:
@@ -129,39 +149,30 @@ def _git_dir(source: str) -> str:
     return found[0]
 
 
-def _aim_again(
-    store: Store,
-    killer: KillingLander,
-    options: runner.Options,
-    interrupts: Interrupts,
-    watch: Callable[[Event], None] | None,
-) -> list[report.TaskReport]:
-    """Lands further small changes until one of them is hit, when all so far were missed."""
-    found: list[report.TaskReport] = []
-    for number in range(MAX_AIMS):
-        if killer.kill is not None or interrupts.stopped.is_set():
-            break
-        step = {"put": f"ropewalk-demo/aim-{number}.txt", "text": f"attempt {number}\n"}
-        task = Task(f"aim-{number}", f"Write down that this is attempt {number}.", [step])
-        found += runner.run(store, "ropewalk/demo", [task], options, interrupts, watch).tasks
-    return found
+def _planned(reply: str) -> Plan:
+    found = plans.read(reply)
+    if found.plan is None:
+        raise InternalError(f"the sample's plan can't be taken: {found.message}")
+    return found.plan
 
 
 def _prove(
-    store: Store, wanted: Wanted, done: report.Summary, ref: str, base: str, killer: KillingLander, failed: list[str],
-    began: float, tell: Callable[[str], None],
-) -> Demo:  # fmt: skip
-    head = store.ref(ref) or base
-    conflicts = _conflicts(store, done)
-    kill = killer.kill
+    store: Store, wanted: Wanted, done: Summary, packing: packer.Packing, began: float, tell: Callable[[str], None]
+) -> Demo:
+    base, head = done.base, done.head
+    failed = [f"{t.id}: {t.state}: {t.reason}" for t in done.tasks if t.state != "landed"]
+    log, _ = events.read(os.path.join(report.folder(store.layout, done.id), "events.jsonl"))
+    landed = {t.id for t in done.tasks if t.state == "landed"}
+    conflicts = [Conflict(e["task"], e["paths"], e["task"] in landed) for e in log if e["event"] == "conflict"]
+    repaired = sorted({e["task"] for e in log if e["event"] == "attempt_failed"} & landed)
+    died = {e["task"] for e in log if e["event"] == "agent_ended" and e["how"] == "died" and e["code"] == -9}
+    killed = sorted(died & landed)
     if not any(c.resolved for c in conflicts):
         failed.append("no conflict was met and resolved")
-    if kill is None:
-        failed.append(f"no land was killed in its middle ({killer.missed} tries came too late)")
-    else:
-        kill = msgspec.structs.replace(kill, lands=_lands(store, kill.key, base, head))
-        if kill.lands != 1:
-            failed.append(f"the killed change is {kill.lands} times on the ref, not once")
+    if not repaired:
+        failed.append("no failed check was repaired")
+    if not killed:
+        failed.append("no agent was killed, with its task landed by an heir")
     changes = int(git(store.layout.repo, "rev-list", "--count", f"{base}..{head}").text())
     if changes < MIN_CHANGES:
         failed.append(f"{changes} changes landed, not {MIN_CHANGES}")
@@ -182,63 +193,67 @@ def _prove(
     )
     return Demo(
         repository=os.path.basename(wanted.repository.rstrip("/")) if wanted.repository else "larder (the sample)",
+        goal=done.goal,
         base=base,
         head=head,
+        tasks=len(done.tasks),
         agents=wanted.agents,
+        regions=[f"{region.name}: {', '.join(region.modules)}" for region in packing.regions],
+        crossing=packing.crossing,
         changes=changes,
         seconds=round(clock.monotonic() - began, 2),
-        lands_per_second=done.lands_per_second,
         conflicts=conflicts,
-        kill=kill,
+        repaired=repaired,
+        killed=killed,
         exported=f"{exported.exported} commits, head {exported.head_sha}",
         fsck=fsck or "clean",
         verified=f"{words}: {'sound' if not sound.problems else 'damaged'}",
-        history=_history(store, base, head),
+        history=git(
+            store.layout.repo, "log", "--graph", "--boundary", "--abbrev=8", "--format=%h %an: %s", f"{base}..{head}"
+        ).text(),
         failed=failed,
+        run=done,
     )
 
 
-def _conflicts(store: Store, done: report.Summary) -> list[Conflict]:
-    log, _ = events.read(os.path.join(report.folder(store.layout, done.id), "events.jsonl"))
-    landed = {t.id for t in done.tasks if t.state == "landed"}
-    return [Conflict(e["task"], e["paths"], e["task"] in landed) for e in log if e["event"] == "conflict"]
-
-
-def _lands(store: Store, key: str, base: str, head: str) -> int:
-    """Gives how many commits of the landed line carry a key, as git itself reads them."""
-    out = git(
-        store.layout.repo, "log", "--format=%(trailers:key=Ropewalk-Land-Key,valueonly)", f"{base}..{head}"
-    ).text()
-    return out.split().count(key)
-
-
-def _history(store: Store, base: str, head: str) -> str:
-    return git(
-        store.layout.repo, "log", "--graph", "--boundary", "--abbrev=8", "--format=%h %an: %s", f"{base}..{head}"
-    ).text()
-
-
-def invent(store: Store, base: str, shared: str) -> list[Task]:
-    """Gives tasks for a repository that nobody knows: new files, lines added to files, and one line that two edit."""
+def invent(store: Store, base: str, shared: str) -> Plan:
+    """Gives a plan for a repository that nobody knows: notes in three new folders, and a line that two agents edit."""
     texts = _texts(store, base)
-    tasks: list[Task] = []
-    path, line = next(((p, found) for p, t in texts if (found := _unique_line(t))), ("", ""))
-    for who in ("left", "right"):
+    path, line = next(((p, found) for p, t in texts if (found := _unique_line(t))), ("ropewalk-demo/both.txt", ""))
+    made: list[Task] = []
+    for who, part in zip(("left", "right"), _PARTS, strict=False):
         barrier = {"barrier": os.path.join(shared, "line"), "count": 2}
-        new = f"{line.rstrip(chr(10))} ({who})"
-        edit = {"replace": path, "old": line, "new": new} if path else {
-            "put": "ropewalk-demo/both.txt", "text": f"written by {who}\n"}  # fmt: skip
-        where = path or "ropewalk-demo/both.txt"
-        steps = {"on_conflict": "both", "steps": [barrier, edit]}
-        tasks.append(Task(f"both-{who}", f"Edit the same line of {where} as another agent does.", steps))
-    for number, (other, text) in enumerate([t for t in texts if t[0] != path][:8]):
-        end = "" if text.endswith("\n") or not text else "\n"
-        step = {"append": other, "text": f"{end}# touched by agent {number}\n"}
-        tasks.append(Task(f"append-{number}", f"Add a line to {other}.", [step]))
-    for number in range(max(8, 18 - len(tasks))):
-        step = {"put": f"ropewalk-demo/note-{number}.md", "text": f"# Note {number}\n\nWritten by a scripted agent.\n"}
-        tasks.append(Task(f"note-{number}", f"Write note {number}.", [step]))
-    return tasks
+        edit = ({"replace": path, "old": line, "new": f"{line.rstrip()} ({who})\n"} if line else
+                {"put": path, "text": f"written by ({who})\n"})  # fmt: skip
+        made.append(_task(f"both-{who}", part, f"Edit the same line of {path} as another agent does.",
+                          f"grep -q '({who})' {_quoted(path)}", [barrier, edit], on_conflict="both"))  # fmt: skip
+    for part in _PARTS:
+        first = [f"both-{'left' if part == 'north' else 'right'}"] if part != "west" else []
+        for number in range(4):
+            note = f"ropewalk-demo/{part}/note-{number}.md"
+            steps: list[dict[str, object]] = [{"put": note, "text": f"# Note {number}\n\nWritten by an agent.\n"}]
+            more: dict[str, object] = {}
+            if part == "west" and number == 0:
+                steps = [{"die_once": os.path.join(shared, "killed")}, *steps]
+            if part == "west" and number == 1:
+                more, steps = {"on_failure": steps}, [{"put": note, "text": "# Note\n"}]
+            needs = [*first, f"{_PARTS[0]}-0"] if part == "west" and number == 3 else first
+            made.append(_task(f"{part}-{number}", part, f"Write note {number} of the {part}.",
+                              f"grep -q 'by an agent' {note}", steps, needs, **more))  # fmt: skip
+    modules = tuple(Module(part, f"ropewalk-demo/{part}") for part in _PARTS)
+    return _planned(msgspec.json.encode(Plan("Notes from three sides", modules, tuple(made))).decode())
+
+
+def _task(name: str, module: str, words: str, check: str, steps: Sequence[object], needs: Sequence[str] = (),
+          **script: object) -> Task:  # fmt: skip
+    block = msgspec.json.encode({**script, "steps": list(steps)}).decode()
+    return Task(name, check, f"{words}\n\n```script\n{block}\n```", needs=tuple(needs), module=module)
+
+
+def _quoted(path: str) -> str:
+    from shlex import quote
+
+    return quote(path)
 
 
 def _texts(store: Store, base: str) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import product
 
 from ropewalk.core.process import git, git_env, git_program, run
 from ropewalk.remote.exporting import arrival_synced
@@ -30,8 +31,8 @@ def show_branch(store: Store, ref: str, run_id: str) -> str | None:
     if there is None:
         return None
     taken = set(git(there, "for-each-ref", "--format=%(refname)", "refs/heads/", timeout=60).text().splitlines())
-    for prefix in PREFIXES:
-        name = f"refs/heads/{prefix}/{run_id}"
+    for prefix, end in product(PREFIXES, ("", "-2", "-3", "-4")):
+        name = f"refs/heads/{prefix}/{run_id}{end}"
         if f"refs/heads/{prefix}" in taken or name in taken or any(t.startswith(name + "/") for t in taken):
             continue
         with arrival_synced(there, name):
@@ -42,9 +43,11 @@ def show_branch(store: Store, ref: str, run_id: str) -> str | None:
                 timeout=600,
             )  # fmt: skip
         if done.code == 0:
-            return f"{prefix}/{run_id}"
+            return name.removeprefix("refs/heads/")
         words = done.err.decode("utf-8", "replace").strip()[-500:]
-        store.warnings.append(f"the branch {prefix}/{run_id} could not be made in your repository: {words}")
+        store.warnings.append(
+            f"the branch {name.removeprefix('refs/heads/')} could not be made in your repository: {words}"
+        )
         return None
     store.warnings.append(f"no branch was made in your repository: {', '.join(PREFIXES)} are branches of yours")
     return None

@@ -1,59 +1,26 @@
-"""What a run leaves behind: its folder, its events and its summary, and how they are listed and shown."""
+"""What a run leaves on this host: its folder with events, streams and the last summary, and who drives it.
+
+What decides is on the board; the folder is what this host has seen of it.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
-from ropewalk.core import durable, events
+from ropewalk.core import clock, durable
 from ropewalk.core.decoding import UNREADABLE
-from ropewalk.core.errors import NotFoundError
+from ropewalk.core.errors import BusyError, NotFoundError, os_error
+from ropewalk.run.figures import Summary
 from ropewalk.store.layout import Layout
 
-
-class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is what became of one task.
-
-    `state` is landed, failed, blocked or stopped; `turns` counts the agent's turns (a conflict is one more),
-    `deaths` how often its process was killed and started again,
-    `cached` is the lane whose result stands for it.
-    """
-
-    id: str
-    state: str
-    agent: str = ""
-    reason: str = ""
-    landed: str | None = None
-    turns: int = 0
-    deaths: int = 0
-    conflicts: int = 0
-    seconds: float = 0.0
-    usage: dict[str, int] = {}
-    workspace: str | None = None
-    cached: str = ""
-
-
-class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is what a run did: `state` is running, done, stopped or died."""
-
-    id: str
-    ref: str
-    base: str
-    head: str
-    state: str
-    landed: int
-    failed: int
-    blocked: int
-    stopped: int
-    seconds: float
-    lands_per_second: float
-    tasks: list[TaskReport]
-    started_at: int = 0
-    harness: str = ""
-    branch: str | None = None
+_LOCK = "lock"
 
 
 def folder(layout: Layout, run: str) -> str:
@@ -66,18 +33,33 @@ def write(layout: Layout, run: str, name: str, value: Any) -> None:
     durable.replace(os.path.join(folder(layout, run), name), msgspec.json.encode(value) + b"\n")
 
 
-def hold(layout: Layout, run: str) -> int:
-    """Marks a run as running for as long as this process lives; gives the descriptor that does it."""
-    fd = os.open(os.path.join(folder(layout, run), "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    return fd
+@contextmanager
+def driving(layout: Layout, run: str) -> Iterator[None]:
+    """Marks a run as driven by this process while it lasts; `E_BUSY` names the process of this host that drives it."""
+    try:
+        fd = os.open(os.path.join(folder(layout, run), _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise os_error(error, "driving a run") from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError(
+                f"the run {run} is driven by process {driver(layout, run) or '?'}", hint="`rw watch` follows it",
+                run=run,
+            ) from None  # fmt: skip
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d" % os.getpid(), 0)
+        yield
+    finally:
+        os.close(fd)
 
 
 def running(layout: Layout, run: str) -> bool:
-    """Says whether a run's process lives."""
+    """Says whether a process of this host drives a run."""
     try:
-        fd = os.open(os.path.join(folder(layout, run), "lock"), os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+        fd = os.open(os.path.join(folder(layout, run), _LOCK), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -88,56 +70,59 @@ def running(layout: Layout, run: str) -> bool:
         os.close(fd)
 
 
-def listed(layout: Layout) -> list[Summary]:
-    """Gives every run, newest first."""
+def wait(layout: Layout, run: str, seconds: float) -> bool:
+    """Waits until no process of this host drives a run; says whether that came to be in time."""
+    until = clock.monotonic() + seconds
+    while running(layout, run):
+        if clock.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def driver(layout: Layout, run: str) -> int | None:
+    """Gives the process of this host that drives a run, None when there is none or it has not said so yet."""
+    if not running(layout, run):
+        return None
     try:
-        names = sorted(os.listdir(layout.runs), reverse=True)
-    except FileNotFoundError:
+        with open(os.path.join(folder(layout, run), _LOCK), "rb") as file:
+            text = file.read(20)
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """Is the branch that shows a run in the user's repository, and the commit that it was made with."""
+
+    branch: str
+    head: str
+
+
+def shown(layout: Layout, run: str) -> Shown | None:
+    """Gives the branch that shows a run in the user's repository; None where there is none."""
+    try:
+        with open(os.path.join(folder(layout, run), "branch.json"), "rb") as file:
+            return msgspec.json.decode(file.read(), type=Shown)
+    except (OSError, *UNREADABLE):
+        return None
+
+
+def names(layout: Layout) -> list[str]:
+    """Gives the runs that have a folder here, newest first."""
+    try:
+        return sorted((name for name in os.listdir(layout.runs) if not name.startswith(".")), reverse=True)
+    except OSError:
         return []
-    found = []
-    for name in names:
-        try:
-            found.append(load(layout, name))
-        except NotFoundError:
-            continue
-    return found
 
 
 def load(layout: Layout, run: str) -> Summary:
-    """Gives a run's summary; for one that did not write it, what its events tell. `E_NOT_FOUND` without a run."""
-    if "/" in run or run.startswith(".") or not os.path.isdir(folder(layout, run)):
-        raise NotFoundError(f"there is no run {run!r}", hint="list them with `rw runs list`", run=run)
+    """Gives the summary in a run's folder; `E_NOT_FOUND` without one that can be read."""
+    missing = NotFoundError(f"there is no run {run[:100]!r}", hint="list them with `rw runs list`", run=run[:100])
+    if not run or "/" in run or run.startswith("."):
+        raise missing
     try:
         with open(os.path.join(folder(layout, run), "summary.json"), "rb") as file:
             return msgspec.json.decode(file.read(), type=Summary)
-    except (FileNotFoundError, *UNREADABLE):
-        return _from_events(layout, run)
-
-
-def _from_events(layout: Layout, run: str) -> Summary:
-    log, _ = events.read(os.path.join(folder(layout, run), "events.jsonl"))
-    start: dict[str, Any] = next((e for e in log if e["event"] == "run_started"), {})
-    ended = {e["task"]: e for e in log if e["event"] == "task_ended"}
-    state = "running" if running(layout, run) else "died"
-    tasks = [msgspec.convert(e["report"], TaskReport) for e in ended.values()]
-    tasks += [TaskReport(name, state) for name in start.get("tasks", []) if name not in ended]
-    seconds = round(log[-1]["at"] - log[0]["at"], 3) if log else 0.0
-    base = str(start.get("base", ""))
-    heads = [e["report"]["landed"] for e in ended.values() if e["report"].get("landed")]
-    return summary(
-        run, str(start.get("ref", "")), base, heads[-1] if heads else base, state, seconds, tasks,
-        int(start.get("at", 0)), str(start.get("harness", "")), None,
-    )  # fmt: skip
-
-
-def summary(
-    run: str, ref: str, base: str, head: str, state: str, seconds: float, tasks: list[TaskReport], started_at: int,
-    harness: str, branch: str | None,
-) -> Summary:  # fmt: skip
-    """Gives the summary of these tasks."""
-    count = {word: sum(task.state == word for task in tasks) for word in ("landed", "failed", "blocked", "stopped")}
-    rate = round(count["landed"] / seconds, 2) if seconds else 0.0
-    return Summary(
-        run, ref, base, head, state, count["landed"], count["failed"], count["blocked"], count["stopped"],
-        round(seconds, 3), rate, tasks, started_at, harness, branch,
-    )  # fmt: skip
+    except (OSError, *UNREADABLE):
+        raise missing from None

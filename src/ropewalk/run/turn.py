@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ropewalk.core.errors import os_error
-from ropewalk.gateway.settings import Upstream
+from ropewalk.gateway.budget import Cap
+from ropewalk.gateway.settings import Tape, Upstream
 from ropewalk.gateway.tokens import Tokens
-from ropewalk.lane import lanes
+from ropewalk.lane import journal, lanes
 from ropewalk.lane.adapter import Adapter, Event
 from ropewalk.lane.cage.room import Level, Network
+from ropewalk.lane.cage.watch import Watch
 from ropewalk.lane.lanes import Busy, Outcome, Wish
 from ropewalk.lane.waits import Limits, Waits
 from ropewalk.store.store import Store
@@ -30,7 +32,12 @@ REPORT = "conflict.json"
 
 
 class Ways(NamedTuple):
-    """Is how all lanes of a run are made: cage, endpoints, gateway, what they are told besides, and their tools."""
+    """Is how all lanes of a run are made: cage, endpoints, gateway, what they are told besides, and their tools.
+
+    `tape` is the cassette that the run's traffic is recorded in, or played from. `budget` is what the run may spend,
+    counted under the name `account` (without one the run's own); `caps` are the user's, of days and of providers.
+    `watch` is the user's checkout, for lanes that could write there.
+    """
 
     level: Level = "none"
     network: Network = "gateway"
@@ -43,12 +50,18 @@ class Ways(NamedTuple):
     limits: Limits = Limits()
     waits: Waits = Waits()
     door: Door | None = None
+    tape: Tape | None = None
+    account: str = ""
+    budget: Cap | None = None
+    caps: Mapping[str, Cap] | None = None
+    watch: Watch | None = None
 
 
 class Turn(NamedTuple):
     """Is one turn: the lane's id, its agent, its folder, the workspace and its tree, and what it is told.
 
-    `report` is a conflict that it has to settle, `before` the turn that it goes on from.
+    `report` is a conflict that it has to settle, `before` the turn that it goes on from. `limits` are its own, those of
+    all lanes where there are none; its seconds stand by themselves.
     """
 
     id: str
@@ -73,6 +86,7 @@ class Turn(NamedTuple):
     sample: int = 0
     region: str = ""
     target: str = "main"
+    limits: Limits | None = None
 
 
 class Before(NamedTuple):
@@ -96,8 +110,10 @@ def wish(store: Store, adapter: Adapter, caller: Mapping[str, str], ways: Ways, 
         caller.get("PATH") or os.defpath, caller, turn.run, turn.task, turn.number, ways.level, ways.network,
         turn.model or ways.model, turn.effort or ways.effort, ways.upstreams, ways.named,
         turn.before.session if turn.before is not None else None, (), extra,
-        ways.limits._replace(seconds=turn.seconds), ways.waits, turn.script, files, turn.base, turn.schema, turn.check,
-        turn.environment, turn.sample, ways.door, turn.region, turn.target,
+        (turn.limits or ways.limits)._replace(seconds=turn.seconds), ways.waits, turn.script, files, turn.base,
+        turn.schema, turn.check, turn.environment, turn.sample, ways.door, turn.region, turn.target,
+        None if ways.tape is None else msgspec.structs.replace(ways.tape, lane=f"{turn.task}/{turn.number}"),
+        ways.account, ways.budget, ways.caps, ways.watch,
     )  # fmt: skip
 
 
@@ -119,7 +135,36 @@ def take(
     done = lanes.run(store, wanted, stop=stop, tell=tell, meanwhile=meanwhile, busy=busy)
     if wanted.session is None or done.lane.ending.reason != "session_lost":
         return done
-    fresh = turn._replace(id=f"{turn.id}-anew", folder=f"{turn.folder}-anew", before=None)
+    again = wish(store, adapter, caller, ways, _anew(turn))
+    return lanes.run(store, again, stop=stop, tell=tell, meanwhile=meanwhile, busy=busy)
+
+
+def _anew(turn: Turn) -> Turn:
+    """Gives a turn whose session was lost as one that begins a new one."""
+    return turn._replace(id=f"{turn.id}-anew", folder=f"{turn.folder}-anew", before=None)
+
+
+def go_on(
+    store: Store,
+    adapter: Adapter,
+    caller: Mapping[str, str],
+    ways: Ways,
+    turn: Turn,
+    *,
+    stop: Callable[[], bool],
+    tell: Callable[[Event], None] = lambda event: None,
+    meanwhile: Callable[[], None] = lambda: None,
+    busy: Busy = lambda error: False,
+) -> Outcome | None:
+    """Takes a turn that a dead process began to its end; None where nothing of it was started."""
+    fresh = _anew(turn)
+    there = next((one for one in (fresh, turn) if journal.find(store, one.id) is not None), None)
+    if there is None:
+        return None
+    done = lanes.go_on(store, there.id, stop=stop, tell=tell, meanwhile=meanwhile, busy=busy, entrance=ways.door)
+    lost = done is not None and done.lane.ending.reason == "session_lost"
+    if there is fresh or turn.before is None or not lost:
+        return done
     again = wish(store, adapter, caller, ways, fresh)
     return lanes.run(store, again, stop=stop, tell=tell, meanwhile=meanwhile, busy=busy)
 

@@ -11,10 +11,12 @@ run: a shell command                  commit: a message, by `git add -A` and `gi
 print: a message                      exit: an exit code               die: kills itself with SIGKILL
 die_once: a path outside the tree: kills itself unless that file exists, and makes it first
 wait_for: a path that must appear     barrier: a folder, count: how many agents must have come to it
+turn: how many tokens a turn of a model would have used
 ```
 
 When `ROPEWALK_CONFLICT` names a conflict report the agent answers it by its rule `on_conflict` instead: `both`
-(ours, then theirs), `theirs_first`, `ours`, `theirs`, or a list of steps.
+(ours, then theirs), `theirs_first`, `ours`, `theirs`, or a list of steps. In a further turn without a conflict
+(`ROPEWALK_TURN` is 2 or more) it follows the list `on_failure`, if there is one.
 
 Events are JSON lines on standard output: started, message, tool, usage, result. Nothing is imported beyond the
 standard library, so that a start costs little.
@@ -88,7 +90,8 @@ def plan(prompt: str) -> list[dict[str, Any]]:
         raise ScriptError("the script is neither a list of steps nor an object with steps")
     report = os.environ.get("ROPEWALK_CONFLICT")
     if not report:
-        return list(script["steps"])
+        later = os.environ.get("ROPEWALK_TURN", "1") != "1" and isinstance(script.get("on_failure"), list)
+        return list(script["on_failure" if later else "steps"])
     rule = script.get("on_conflict")
     if isinstance(rule, list):
         return rule
@@ -208,6 +211,11 @@ def _print(text: str, step: dict[str, Any]) -> None:
     emit("message", text=text)
 
 
+def _turn(tokens: int, step: dict[str, Any]) -> None:
+    emit("turn")
+    emit("usage", input_tokens=tokens, output_tokens=0)
+
+
 def _exit(code: int, step: dict[str, Any]) -> NoReturn:
     emit("result", ok=code == 0, text=f"exit {code} on purpose")
     sys.exit(code)
@@ -280,6 +288,7 @@ _VERBS: dict[str, Callable[[Any, dict[str, Any]], None]] = {
     "run": _run,
     "commit": _commit,
     "print": _print,
+    "turn": _turn,
     "exit": _exit,
     "die": _die,
     "die_once": _die_once,

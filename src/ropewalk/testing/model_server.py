@@ -41,6 +41,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ropewalk.testing.models import script
 from ropewalk.testing.models.answering import Application
 from ropewalk.testing.models.ledger import Counts, Entry, Ledger
+from ropewalk.testing.models.oauth import Logins
 
 _START_SECONDS = 30.0
 
@@ -59,6 +60,16 @@ class ModelServer:
     def add(self, name: str, steps: Any) -> None:
         """Adds a script: a list of steps, or an object; `ScriptError` when it is none."""
         self._application.added[name] = script.decode(msgspec.json.encode(steps))
+
+    @property
+    def logins(self) -> Logins:
+        """Gives the server's side of logins; once one was granted, requests need a key or the token of one."""
+        return self._application.logins
+
+    @property
+    def refresh_url(self) -> str:
+        """Gives the address at which logins are renewed."""
+        return f"{self.base}/_oauth/token"
 
     def entries(self, lane: str | None = None) -> list[Entry]:
         """Gives the requests so far, of all lanes or of one."""

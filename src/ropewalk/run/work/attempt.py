@@ -19,26 +19,32 @@ from ropewalk.board.claim import Held
 from ropewalk.board.state import Status
 from ropewalk.board.wire import Outcome
 from ropewalk.core import clock
-from ropewalk.core.errors import BusyError, FencedError, RopewalkError, UnsupportedError, os_error
-from ropewalk.lane import collect
+from ropewalk.core.errors import BusyError, ConflictError, FencedError, RopewalkError, UnsupportedError, os_error
+from ropewalk.lane import collect, journal
 from ropewalk.lane.adapter import Event
 from ropewalk.lane.collect import Checked, Gate
 from ropewalk.lane.lanes import Outcome as Done
 from ropewalk.run import gate as gates
+from ropewalk.run import limits
 from ropewalk.run import turn as turns
+from ropewalk.run.limits import Spent
+from ropewalk.run.staff import Pick
 from ropewalk.run.turn import Before, Turn
-from ropewalk.run.work import evidence, prompt
+from ropewalk.run.work import evidence, progress, prompt, replay
 from ropewalk.run.work.landing import Change, Landing, Result
 from ropewalk.run.work.lease import Heart, Lease
 from ropewalk.run.work.leftovers import Places, drop
 from ropewalk.run.work.options import Options, TaskEnd
 from ropewalk.run.work.patience import Patience
+from ropewalk.run.work.progress import Progress
 from ropewalk.store.store import Store
 from ropewalk.workspace import checkout, landing, move
 from ropewalk.workspace import state as workspaces
 from ropewalk.workspace.landing import Wish
 
-CONFLICTS, RETRIES = 3, 5
+CONFLICTS, RETRIES, CUTS = 3, 5, 2
+"""Are how often an attempt settles conflicts, tries to land, and begins a turn anew that its lane's shim cut off."""
+
 _NOTE = 1000
 _T = TypeVar("_T")
 
@@ -86,25 +92,31 @@ class _Unstartable(Exception):
 
 
 class Attempt:
-    """Does one claimed task to its end."""
+    """Does one claimed task to its end; with `left` it goes on with what a dead process began."""
 
-    def __init__(self, bench: Bench, status: Status, held: Held) -> None:
+    def __init__(self, bench: Bench, status: Status, held: Held, left: Progress | None = None) -> None:
         self.bench, self.spec, self.task = bench, status.spec, status.spec.task
         self.board, self.store, self.options = bench.board, bench.store, bench.options
+        self.pick = bench.options.pick(self.task) or Pick(bench.options.harness, bench.options.model)
+        self.actor = bench.options.actor(self.pick)
         self.lease = Lease(held, bench.options.stop)
         self.attempt = held.attempt
-        self.turns, self.seconds = 0, 0.0
+        self.turns, self.conflicts, self.seconds = 0, 0, 0.0
         self.usage: dict[str, int] = {}
+        self.spent = Spent()
+        self._uncounted: set[str] = set()
         self._began = clock.monotonic()
         self._tree = ""
         self._agent_rc = 0
         self._landed = False
         self._before: Before | None = None
         self._done: Done | None = None
-        self._lane_id = ""
+        self._lane_id = self.cached = ""
         self._replies = 0  # a reply of another shape than was agreed is asked for once more, and no more
         # one key for all tries of the attempt's land: however a try ends, it lands once
-        self._key = str(uuid.uuid4())
+        self._key = str(uuid.uuid4()) if left is None else left.key
+        self._merits, self._cut = 1, 0
+        self._left = left
 
     def run(self) -> Ending:
         """Does the task and gives how the attempt ended; a law that is too new is raised when all is given back."""
@@ -112,7 +124,7 @@ class Attempt:
         bench.heart.add(self.lease)
         try:
             try:
-                self._patiently(self._begin)
+                self._patiently(self._begin if self._left is None else self._go_on)
                 ending = self._turns()
             except _Stopped:
                 ending = self._give_back("the worker was stopped")
@@ -152,7 +164,7 @@ class Attempt:
                 base = claim_base(held) or head
             ref = self.bench.landing.ref(self.task.target)
             asked = checkout.Asked(
-                self.attempt, self.bench.actor, base, ref, self.bench.places.workspace(self.attempt),
+                self.attempt, self.actor, base, ref, self.bench.places.workspace(self.attempt),
                 shared=self.bench.places.home,
             )  # fmt: skip
             checkout.create(self.store, asked)
@@ -165,19 +177,44 @@ class Attempt:
             self.lease.set(claim.mark(self.board, held, "dispatch_started"))
         self._tell("dispatch_started")
 
+    def _go_on(self) -> None:
+        """Takes up what a dead process left: its workspace stands, and the lane of its last turn is followed."""
+        assert self._left is not None
+        left = self._left
+        self._check_stop()
+        self.bench.places.end_checks(self.attempt)
+        self.bench.landing.head(self.board, self.store, self.task.target)
+        workspaces.need(self.store, self.attempt)
+        self.turns, self._cut, self._before, self._tree = left.turn, left.cut, left.before, left.tree
+        self._merits, self.conflicts, self._replies = left.merits, left.conflicts, left.replies
+        self.seconds, self.usage, self.spent = left.seconds, dict(left.usage), left.spent
+
+    def _note(self, text: str, report: dict[str, Any] | None) -> None:
+        """Notes how far the attempt is, right before a lane is started."""
+        progress.write(self.bench.places.of(self.attempt), Progress(
+            self.attempt, self.pick.adapter.name, self._key, self.turns, text, self._tree, self._cut, report,
+            self._before, self._merits, self.conflicts, self._replies, self.seconds, self.usage, self.spent,
+        ))  # fmt: skip
+
     def _turns(self) -> Ending:
         limit = self.task.limits.attempts or self.options.attempts
-        text = prompt.of_task(self.spec)
-        report: dict[str, Any] | None = None
-        merits, conflicts, asks = 1, 0, True
+        text = prompt.of_task(self.spec) if self._left is None else self._left.text
+        report = None if self._left is None else self._left.report
+        asks = self._left is not None or not (self.options.replay and self._patiently(lambda: self._replayed(text)))
+        result: Result | None = None
         while True:
-            if asks:
-                self._dispatch(text, report)
+            if asks and (reached := limits.used_up(self.task.limits, self.spent) or self._dispatch(text, report)):
+                return self._limited(reached, result)
             report, asks = None, True
-            change = self._patiently(self._capture)
-            result = self._refused(change) if change is not None else None
+            try:
+                change = self._patiently(self._capture)
+            except ConflictError as error:  # markers of a rebase are left
+                change, result = None, Result("conflict", words=error.message)
+            else:
+                result = self._refused(change) if change is not None else Result("unchanged")
             if result is None:
-                result = self._land(change) if change is not None else Result("unchanged")
+                assert change is not None
+                result = self._land(change)
             self._judged(result, change)
             if result.how == "unchanged":
                 found = self._patiently(self._satisfied)
@@ -189,30 +226,31 @@ class Attempt:
                 self._told(True, landed=result.commit, pending=result.how == "pending")
                 return self._ending(result.how, landed=result.commit)
             if result.how == "conflict":
-                conflicts += 1
-                if conflicts > CONFLICTS:
+                self.conflicts += 1
+                if self.conflicts > CONFLICTS:
                     return self._fail(result, f"still in conflict after {CONFLICTS} turns: {result.words}")
                 report = self._patiently(self._rebase)
-                self._tell("conflict", paths=[f["path"] for f in (report or {}).get("files", [])], turn=conflicts)
+                self._tell("conflict", paths=[f["path"] for f in (report or {}).get("files", [])], turn=self.conflicts)
                 if report is not None:
                     text = prompt.after_conflict(report, self.spec)
                 asks = report is not None  # what fits by now needs nobody's word
                 continue
-            if merits >= limit or self._replies > 1:
+            if self._merits >= limit or self._replies > 1:
                 return self._fail(result)
-            merits += 1
-            text = self._next_prompt(result, merits, limit)
+            self._merits += 1
+            text = self._next_prompt(result, self._merits, limit)
             report = self._patiently(self._rebase)
             if report is not None:
                 text = f"{prompt.conflict_words(report)}\n\n{text}"
-            self._tell("attempt_failed", rc=result.rc, reason=result.how, turn=merits - 1)
+            self._tell("attempt_failed", rc=result.rc, reason=result.how, turn=self._merits - 1)
 
     def _refused(self, change: str) -> Result | None:
         """Gives why the collect gate refuses what the agent left; None for what lands once its check passes.
 
         The check is run on the tree that lands, with what others landed in it, so that it is taken for passed here.
         """
-        assert self._done is not None
+        if self._done is None:
+            return None  # it was replayed, from a result that had passed on the same tree
         base = self.store.objects.commit(workspaces.need(self.store, self.attempt).base).tree
         lane = self._done.lane
         gate = gates.judge(self.store, self.task, lane.ending, base, self._tree, Checked(self._tree, 0), lane.tools)
@@ -243,14 +281,25 @@ class Attempt:
             return prompt.after_nothing(result.rc, result.words, self.spec, turn, of)
         return prompt.after_failure(result.rc, result.words, self.spec, turn, of)
 
-    def _dispatch(self, text: str, report: dict[str, Any] | None) -> None:
-        """Runs one turn of the agent; raises unless it came to an end of its own that says something."""
+    def _dispatch(self, text: str, report: dict[str, Any] | None) -> limits.Name | None:
+        """Runs one turn of the agent; raises unless it came to an end that says something.
+
+        Gives the limit of the task that ended it, None for one that came to its own end.
+        """
         self._check_stop()
-        self.turns += 1
-        result = self._lane(text, report)
-        self.seconds += result.result.seconds
-        for name, count in turns.counted(result.result.tokens).items():
-            self.usage[name] = self.usage.get(name, 0) + count
+        result: Done | None = None
+        if self._left is not None:
+            result, self._left = self._lane(text, report, turns.go_on), None
+        else:
+            self.turns, self._cut = self.turns + 1, 0
+            result = self._begun(text, report)
+        while result is None or self._is_cut_off(result):
+            if result is not None:
+                self._count(result)
+            self._cut += 1
+            text = text if result is None else prompt.after_cut(text)
+            result = self._begun(text, report)
+        self._count(result)
         how, self._agent_rc = turns.how(result), turns.code(result)
         self._tell("agent_ended", how=how, code=self._agent_rc, seconds=result.result.seconds)
         self._check_stop()
@@ -260,34 +309,84 @@ class Attempt:
             raise _Dead(self._agent_rc, result.lane.reason)
         if how == "died":
             raise _Dead(self._agent_rc, f"crash: the agent was ended by signal {-self._agent_rc}")
+        if how == "escaped":
+            raise _Dead(self._agent_rc or 1, f"escaped: {result.lane.reason}")
         if how == "stalled":
             raise _Dead(self._agent_rc, f"stalled: {result.lane.reason}")
+        if how == "partial" and (reached := limits.used_up(self.task.limits, self.spent)) is not None:
+            return reached
         if not result.lane.ending.ok and self._present() == self._tree:
             words = turns.words(result)
             raise _Dead(self._agent_rc, f"provider: the agent ended with {self._agent_rc} and changed nothing: {words}")
+        return None
 
-    def _lane(self, text: str, report: dict[str, Any] | None) -> Done:
+    def _count(self, done: Done) -> None:
+        """Adds what a lane used, and tells once of each limit that can't be held because nobody counts that."""
+        self.seconds += done.result.seconds
+        for kind, count in turns.counted(done.result.tokens).items():
+            self.usage[kind] = self.usage.get(kind, 0) + count
+        self.spent = self.spent.plus(done.result)
+        for name in limits.uncounted(self.task.limits, done.result):
+            if name not in self._uncounted:
+                self._uncounted.add(name)
+                self._tell("limit_uncounted", limit=name)
+
+    def _is_cut_off(self, done: Done) -> bool:
+        """Says whether a turn is to go on in its agent's session, because the lane's shim is gone and it is not over.
+
+        An agent without sessions begins anew, as the heir's.
+        """
+        gone = turns.how(done) == "died" and done.lane.exit is None
+        return gone and self._before is not None and self._cut < CUTS and not self.lease.stop.is_set()
+
+    def _begun(self, text: str, report: dict[str, Any] | None) -> Done:
+        self._note(text, report)
+        done = self._lane(text, report, turns.take)
+        assert done is not None
+        return done
+
+    def _lane(self, text: str, report: dict[str, Any] | None, take: Callable[..., Done | None]) -> Done | None:
+        """Runs a lane, or goes on with it; None where there is nothing to go on with."""
         options = self.options
-        folder = os.path.join(self.bench.places.of(self.attempt), str(self.turns))
-        extra = {"ROPEWALK_TASK": self.task.id, "ROPEWALK_ATTEMPT": self.attempt}
-        ws = workspaces.need(self.store, self.attempt)
-        one = Turn(
-            f"{self.attempt}/{self.turns}", self.bench.actor, folder, ws.path,
-            self.store.objects.commit(ws.base).tree, text, options.worker, self.task.id, self.turns, self._limit, None,
-            report, extra, self._before, self._model, self.task.effort, self._shape, self.task.check,
-            region=self.task.region, target=self.task.target,
-        )  # fmt: skip
+        one = self._turn(text, report)
         try:
-            done = turns.take(self.store, options.harness, options.caller, options.ways, one,
-                              stop=self.lease.stop.is_set, tell=self._event, busy=self._waits)  # fmt: skip
+            done = take(self.store, self.pick.adapter, options.caller, options.ways, one,
+                        stop=self.lease.stop.is_set, tell=self._event, busy=self._waits)  # fmt: skip
         except RopewalkError as error:
             if self.turns == 1:
                 raise _Unstartable(f"{error.code} {error.message}") from None
             raise
+        if done is None:
+            if self._before is not None and os.path.isdir(os.path.join(one.folder, "home")):
+                self._before = Before(one.folder, self._before.session)  # it was handed on
+            return None
         self._done, self._lane_id = done, done.id
         session = done.lane.ending.session
-        self._before = Before(folder, session) if session else None
+        self._before = Before(journal.need(self.store, done.id).record.folder, session) if session else None
         return done
+
+    def _turn(self, text: str, report: dict[str, Any] | None) -> Turn:
+        options = self.options
+        number = f"{self.turns}-{self._cut}" if self._cut else str(self.turns)
+        folder = os.path.join(self.bench.places.of(self.attempt), number)
+        extra = {"ROPEWALK_TASK": self.task.id, "ROPEWALK_ATTEMPT": self.attempt, "ROPEWALK_TURN": str(self.turns)}
+        ws = workspaces.need(self.store, self.attempt)
+        return Turn(
+            f"{self.attempt}/{number}", self.actor, folder, ws.path,
+            self.store.objects.commit(ws.base).tree, text, options.worker, self.task.id, self.turns, self._limit, None,
+            report, extra, self._before, self.pick.model, self.pick.effort, self._shape, self.task.check,
+            sample=options.sample, region=self.task.region, target=self.task.target,
+            limits=limits.of_task(self.task.limits, options.ways.limits, self._limit, self.spent),
+        )  # fmt: skip
+
+    def _replayed(self, text: str) -> bool:
+        """Puts what the journal has of an unchanged task into the workspace, if it passed; says so."""
+        found = replay.bring(self.store, self.options, self._turn(text, None), self.attempt)
+        if found is None:
+            return False
+        self._lane_id, self.cached = found
+        self._tell("replayed", lane=self.cached)
+        return True
 
     def _waits(self, error: BusyError) -> bool:
         """Waits while another process holds a lock that the lane's journal needs; says whether to try again."""
@@ -310,7 +409,7 @@ class Attempt:
         message = f"{subject}\n\n{self.task.name}\n\nAttempt: {self.attempt}\n"
         with workspaces.held(self.store, self.attempt):
             ws = workspaces.need(self.store, self.attempt)
-            change, _ = landing.commit_workspace(self.store, ws, Wish(self.bench.actor, message))
+            change, _ = landing.commit_workspace(self.store, ws, Wish(self.actor, message))
         if change is not None:
             self._tree = self.store.objects.commit(change).tree
         return change
@@ -359,16 +458,28 @@ class Attempt:
             ws = move.settle(self.store, workspaces.need(self.store, self.attempt))
             if move.marked(ws):
                 return {"files": [{"path": path, "kinds": ["content"]} for path in move.marked(ws)]}
-            done = move.rebase(self.store, ws, ws.target, self.bench.actor)
+            done = move.rebase(self.store, ws, ws.target, self.actor)
         self._tree = self._present()
         return None if done.report is None else msgspec.to_builtins(done.report)
 
     # ways to end
 
-    def _fail(self, result: Result, note: str = "") -> Ending:
+    def _limited(self, name: limits.Name, last: Result | None) -> Ending:
+        """Ends the task because a limit of its own is used up: by merit, since an heir would use up as much again."""
+        words = limits.words(name, self.task.limits, self.spent)
+        if last is not None and (said := last.words.strip()):
+            words = f"{words}; {said.splitlines()[-1]}"
+        tree = self._patiently(self._present)
+        self._tell("limit_reached", limit=name, turns=self.spent.turns, tokens=self.spent.tokens,
+                   dollars=self.spent.dollars)  # fmt: skip
+        if self._lane_id:
+            gates.note(self.store, self._lane_id, Gate(False, (f"limit: {words}"[:_NOTE],), tree=tree))
+        return self._fail(Result("failed", tree=tree, rc=last.rc if last is not None else 0), words, f"limit_{name}")
+
+    def _fail(self, result: Result, note: str = "", reason: str = "") -> Ending:
         """Publishes that the task failed by merit; it stays closed until it is reopened."""
         reasons = {"unchanged": "no_evidence", "conflict": "conflict", "refused": "refused"}
-        reason = "check_timeout" if result.rc == 124 else reasons.get(result.how, "")
+        reason = reason or ("check_timeout" if result.rc == 124 else reasons.get(result.how, ""))
         words = note or (result.words.strip().splitlines() or [""])[-1]
         more = {"note": words[:_NOTE], "tree": result.tree or self._tree}
         self._patiently(lambda: self._close(self._outcome(False, result.rc or 1, reason=reason, more=more)))
@@ -477,20 +588,18 @@ class Attempt:
         facts = {**(more or {}), "check": self.task.check, "environment": self._orders().command.environment[:40]}
         if self.usage:
             facts["tokens"] = " ".join(f"{name}={count}" for name, count in sorted(self.usage.items()))
-        if self.turns > 1:
-            facts["turns"] = str(self.turns)
+        counts = {"turns": self.turns if self.turns != 1 else 0, "conflicts": self.conflicts}
+        facts |= {name: str(count) for name, count in counts.items() if count}
+        if self.cached:
+            facts |= {"cached": self.cached, "turns": "0"}
         return Outcome(
-            fixed, self._agent_rc if rc is None else rc, check_rc, self.options.harness.name, self._model,
+            fixed, self._agent_rc if rc is None else rc, check_rc, self.pick.adapter.name, self.pick.model,
             self.options.kind, round(self.seconds, 3), reason, facts,
         )  # fmt: skip
 
     @property
     def _shape(self) -> str:
         return "" if self.task.reply is None else msgspec.json.encode(self.task.reply).decode("utf-8")
-
-    @property
-    def _model(self) -> str:
-        return self.options.model or self.task.model
 
     @property
     def _limit(self) -> float:
@@ -502,8 +611,8 @@ class Attempt:
 
     def _tell(self, kind: str, **facts: object) -> None:
         self.bench.tell(
-            kind, task=self.task.id, att=self.attempt, worker=self.options.worker, model=self._model,
-            harness=self.options.harness.name, **facts,
+            kind, task=self.task.id, att=self.attempt, worker=self.options.worker, model=self.pick.model,
+            harness=self.pick.adapter.name, **facts,
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import random
 import threading
 from typing import NamedTuple
 
-from ropewalk.board import claim, compact, holder, names, recover, reserve, runs, state
+from ropewalk.board import claim, compact, holder, names, recover, reserve, runs, state, takeover
 from ropewalk.board.base import Board
 from ropewalk.board.claim import As, Held
 from ropewalk.board.state import Status
@@ -29,7 +29,9 @@ from ropewalk.core.errors import (
     os_error,
 )
 from ropewalk.lane.processes import sweep
-from ropewalk.run.work import leftovers
+from ropewalk.plan.task import Task
+from ropewalk.run.staff import Pick
+from ropewalk.run.work import leftovers, progress
 from ropewalk.run.work.attempt import Attempt, Bench, Ending
 from ropewalk.run.work.bell import Bell
 from ropewalk.run.work.choice import Choice
@@ -66,13 +68,16 @@ def work(board: Board, store: Store, options: Options) -> Report:
     from ropewalk.run import tools
 
     folder = os.path.join(leftovers.Places(store, options.data_home).home, "doors", options.worker)
+    adapter = next((one for one in options.team.adapters if one.offers_tools), options.harness)
+    # what it may spend is counted anew each time that a worker of this name begins
+    ways = options.ways._replace(account=options.within or f"{options.worker}/{runs.new_id()}")
     with tools.equipped(
-        options.ways, options.harness, store.layout.root, folder, lambda own: _opened(own, options),
+        ways, adapter, store.layout.root, folder, lambda own: _opened(own, options),
         lambda who, text, percent: options.emit(
             "progress", worker=options.worker, task=who.task, lane=who.lane, text=text, percent=percent
         ),
-    ) as ways:  # fmt: skip
-        return _Worker(board, store, options._replace(ways=ways)).run()
+    ) as equipped:  # fmt: skip
+        return _Worker(board, store, options._replace(ways=equipped)).run()
 
 
 def _opened(store: Store, options: Options) -> Board:
@@ -101,7 +106,7 @@ class _Worker:
     @property
     def actor(self) -> str:
         """Gives who does all this, as family/instance."""
-        return f"{self.options.harness.family}/{self.options.worker.lower()}"
+        return self.options.actor()
 
     def run(self) -> Report:
         """Gives the report, once all threads have ended."""
@@ -182,12 +187,12 @@ class _Loop:
         self._waiting_since: float | None = None
         self._reserve_after = reserve.LEAST
         self._stopped: set[str] = set()
+        self._orphans: list[Status] = []
         self._heard = 0
 
     def run(self) -> tuple[Ended, str]:
         """Gives how this thread ended, and why."""
         try:
-            leftovers.clear(self.store, self.places, self.worker.actor)
             while True:
                 if self.options.stop.is_set():
                     return "stopped", "it was told to end"
@@ -210,24 +215,28 @@ class _Loop:
             state.law(self.board)
             self._settle_kept()
             status = self._next()
+            attempt = self._take_over()
         except (UnsupportedError, StoreCorruptError, InvalidError) as error:
             return "gave_up", f"{error.code} {error.message}"
         except RopewalkError as error:
             return self._outage(error)
         except OSError as error:
             return self._outage(os_error(error, "looking for a task"))
-        if status is None:
+        if attempt is None and status is None:
             self.patience.over()
             return self._idle()
-        held = self._claim(status)
-        if isinstance(held, str):
-            return "gave_up", held
-        if held is None:
-            return None
+        if attempt is None and status is not None:
+            held = self._claim(status)
+            if isinstance(held, str):
+                return "gave_up", held
+            if held is None:
+                return None
+            attempt = Attempt(self.bench, status, held)
+        assert attempt is not None
         self.patience.over()
         self._waiting_since, self._pause = None, _FIRST_PAUSE
         try:
-            ending = Attempt(self.bench, status, held).run()
+            ending = attempt.run()
         except UnsupportedError as error:
             return "gave_up", f"{error.code} {error.message}"
         return self._take(ending)
@@ -354,7 +363,7 @@ class _Loop:
         task = status.spec.task
         if not self._is_asked_for(task.id) or runs.of_task(task.id) in self._stopped:
             return False
-        return not task.harness or task.harness == self.options.harness.name
+        return self.options.pick(task) is not None
 
     def _is_asked_for(self, task: str) -> bool:
         if self.options.within and runs.of_task(task) != self.options.within:
@@ -364,7 +373,8 @@ class _Loop:
     # recovery
 
     def _recover(self, statuses: dict[str, Status], full: bool) -> bool:
-        """Ends attempts that were left; says whether there was one."""
+        """Ends attempts that were left, but for those that go on here; says whether there was one."""
+        self._orphans = []
         held = [s for s in statuses.values() if s.state == "claimed" or recover.is_half(s)]
         ages: dict[str, float] = {}
         now = clock.monotonic()
@@ -376,10 +386,13 @@ class _Loop:
             if status.claim is not None and status.claim.host == self.me:
                 continue
             why = recover.is_left(status, ages.get(status.id, 0.0), self.board.beat_seconds)
-            if why is not None:
+            if why is not None and self._goes_on_here(status):
+                self._orphans.append(status)
+            elif why is not None:
                 found = self._evict(status, why) or found
         if full:
-            for attempt in leftovers.clear(self.store, self.places, self.worker.actor):
+            claims = {s.claim.attempt for s in held if s.claim is not None} - set(self.worker.evicted)
+            for attempt in leftovers.clear(self.store, self.places, self.worker.actor, claims):
                 self.worker.tell("leftovers_cleared", att=attempt)
         return found
 
@@ -394,24 +407,54 @@ class _Loop:
         dead = status.claim is not None and bool(holder.is_dead(status.claim.host))
         if not dead:
             self.worker.tell("lease_expired", task=status.id, att=attempt)
-        else:
-            sweep(attempt)
         try:
             ended = recover.evict(self.board, now, self.worker.actor, why, self.options.heirs)
         except (FencedError, InvalidError):
             return False
+        if dead:
+            sweep(attempt)
         self.worker.evicted.append(ended.attempt)
         self.worker.tell("eviction", task=ended.task, att=ended.attempt, reason=why)
         self.worker.tell("heir", task=ended.task, att=ended.attempt, reason=why, requeued=ended.requeued,
                          outcome="requeued" if ended.requeued else "exhausted")  # fmt: skip
         return True
 
+    def _goes_on_here(self, status: Status) -> bool:
+        """Says whether this worker can go on with a dead one's attempt: its files are here, and its agent is ours."""
+        if status.claim is None or not takeover.is_open(status) or not self._is_mine(status):
+            return False
+        left = progress.read(self.places.of(status.claim.attempt))
+        return left is not None and left.harness in {one.name for one in self.options.team.adapters}
+
+    def _take_over(self) -> Attempt | None:
+        """Gives an attempt that goes on here, None where there is none; another may have been faster."""
+        while self._orphans:
+            status = self._orphans.pop(0)
+            assert status.claim is not None
+            attempt = status.claim.attempt
+            with self.places.alone(attempt) as mine:
+                now = state.need(self.board, status.id) if mine else None
+                left = progress.read(self.places.of(attempt))
+                if now is None or now.claim_id != status.claim_id or left is None or not self._goes_on_here(now):
+                    continue
+                try:
+                    held = takeover.take(self.board, now, self._as())
+                except FencedError:
+                    continue
+                self.places.make(attempt)
+            self.worker.tell("takeover", task=status.id, att=attempt, turn=left.turn)
+            return Attempt(self.bench, now, held, left)
+        return None
+
     # claiming
+
+    def _as(self, task: Task) -> As:
+        who = self.options.pick(task) or Pick(self.options.harness, self.options.model)
+        return As(self.options.worker, self.options.actor(who), who.adapter.name, who.model, self.options.kind, self.me)
 
     def _claim(self, status: Status) -> Held | str | None:
         """Claims a task: None when another has it, a text when claims are refused too often."""
-        who = As(self.options.worker, self.worker.actor, self.options.harness.name, self.options.model,
-                 self.options.kind, self.me)  # fmt: skip
+        who = self._as(status.spec.task)
         try:
             state.law(self.board)
             held = claim.take(self.board, status, who)

@@ -10,6 +10,8 @@ import msgspec
 
 from ropewalk.board.base import Board
 from ropewalk.lane.adapter import Adapter
+from ropewalk.plan.task import Task
+from ropewalk.run.staff import Pick, Staff
 from ropewalk.run.turn import Ways
 from ropewalk.store.store import Store
 
@@ -30,7 +32,9 @@ class Options(NamedTuple):
     `caller` is the environment of whoever started it, `data_home` where workspaces go. `another` opens the same board
     for another thread's store, None where the board is the store's own; `landing` lands, None for that of a local
     board. `patience` is for how many seconds claims of others are waited for (None: until they end, or their lease
-    does), `outage_seconds` for how long a board that is out of reach is. `emit` gets each event, kind and facts.
+    does), `outage_seconds` for how long a board that is out of reach is. With `replay` what the journal has of an
+    unchanged task is taken for its agent's work, `sample` asks for independent attempts. `staff` are the programs to
+    choose from by task, `harness` alone without it. `emit` gets each event, kind and facts.
     """
 
     worker: str
@@ -57,6 +61,22 @@ class Options(NamedTuple):
     another: Callable[[Store], Board] | None = None
     landing: Landing | None = None
     ways: Ways = Ways()
+    replay: bool = False
+    sample: int = 0
+    staff: Staff | None = None
+
+    @property
+    def team(self) -> Staff:
+        """Gives the agent programs to choose from."""
+        return self.staff or Staff((self.harness,), model=self.model)
+
+    def actor(self, pick: Pick | None = None) -> str:
+        """Gives who does all this, or a task, as family/instance."""
+        return f"{(pick.adapter if pick is not None else self.harness).family}/{self.worker.lower()}"
+
+    def pick(self, task: Task) -> Pick | None:
+        """Gives who does a task, None for one that is for another worker."""
+        return self.team.pick(harness=task.harness, model=task.model, task_class=task.class_, effort=task.effort)
 
 
 class TaskEnd(msgspec.Struct, frozen=True, omit_defaults=True):

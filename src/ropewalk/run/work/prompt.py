@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from ropewalk.board.wire import Spec
-from ropewalk.run.worker import conflict_words as conflict_words
 
 _OUTPUT = 6000
 
@@ -55,9 +54,27 @@ def after_refusal(words: str, spec: Spec, turn: int, of: int) -> str:
     )
 
 
+def after_cut(text: str) -> str:
+    """Gives the prompt for an agent that was cut off in the middle of its turn, and goes on in its session."""
+    words = "You were cut off before you came to an end. What you did so far is in the tree; go on with it."
+    return text if text.startswith(words) else f"{words}\n\n{text}"
+
+
 def after_conflict(report: dict[str, Any], spec: Spec) -> str:
     """Gives the prompt after a conflict: both sides are in the tree."""
     return f"{conflict_words(report)}\n\nThe task is:\n\n{of_task(spec)}"
+
+
+def conflict_words(report: dict[str, Any]) -> str:
+    """Gives what an agent is told of a conflict."""
+    lines = ["Your change conflicts with what others landed meanwhile. Their work is now in your tree, and these",
+             "files hold both sides between conflict markers. Edit each so that the intent of both is kept and no",
+             "marker is left; then end.", ""]  # fmt: skip
+    for file in report["files"]:
+        last = file.get("last_changed") or {}
+        who = f", last changed by {last['agent']}" if last.get("agent") else ""
+        lines.append(f"- {file['path']} ({', '.join(file['kinds'])}{who}) {file.get('note', '')}".rstrip())
+    return "\n".join(lines)
 
 
 def _fenced(text: str) -> str:

@@ -18,6 +18,7 @@ from ropewalk.testing.models.conversation import Asked, Json, Place, call_id, fi
 from ropewalk.testing.models.exchange import Exchange
 from ropewalk.testing.models.faults import Fault, fault
 from ropewalk.testing.models.ledger import Canaries, Entry, Ledger
+from ropewalk.testing.models.oauth import Logins
 from ropewalk.testing.models.reply import Call, Reply, Usage
 from ropewalk.testing.models.script import Scenario, Script, ScriptError, Step
 from ropewalk.testing.models.turn import Turn
@@ -37,6 +38,7 @@ class Application:
     ) -> None:  # fmt: skip
         self.ledger = ledger
         self.added: dict[str, Script] = {}
+        self.logins = Logins()
         self.transports: dict[tuple[str, int], asyncio.Transport] = {}
         self._folder = scripts
         self._keys = frozenset(keys)
@@ -76,11 +78,11 @@ class Application:
         key = _key(headers, query.decode("latin-1"))
         self.ledger.change(
             entry.number, size=len(body), canaries=self._canaries.found(body, values, query, scope["raw_path"]),
-            key=key_digest(key), auth="unchecked" if not self._keys else "ok" if key in self._keys else
-            "wrong" if key else "missing",
+            key=key_digest(key), auth=self._auth(key, headers),
         )  # fmt: skip
-        if self._keys and key not in self._keys and asks.action != "hello":
-            await turn.refuse("unauthorized", 401, "scripted: the key is not the one expected")
+        if self._auth(key, headers) not in ("ok", "unchecked") and asks.action != "hello":
+            why = self.logins.why_not(key, headers) if self.logins else "the key is not the one expected"
+            await turn.refuse("unauthorized", 401, f"scripted: {why}")
             return
         if asks.action == "hello":
             await self._other(turn, asks, body)
@@ -99,10 +101,23 @@ class Application:
         else:
             await self._model(turn, plan, asks, body, b"alt=sse" in query)
 
+    def _auth(self, key: str, headers: Mapping[str, str]) -> str:
+        if not self._keys and not self.logins:
+            return "unchecked"
+        if key in self._keys or (self.logins and not self.logins.why_not(key, headers)):
+            return "ok"
+        return "wrong" if key else "missing"
+
     async def _about(self, exchange: Exchange, path: str) -> None:
-        """Answers for the server itself: health and ledger."""
-        await exchange.body()
+        """Answers for the server itself: health, ledger, and the renewal of logins."""
+        body = await exchange.body()
         kind, _, rest = path.strip("/").partition("/")
+        if kind == "_oauth" and rest == "token":
+            status, told = self.logins.renew(body)
+            if self.logins.wait:
+                await exchange.wait(self.logins.wait)
+            await exchange.whole(status, msgspec.json.encode(told))
+            return
         if kind == "_health":
             made: object = {"ok": True, "scripts": script.built_in()}
         elif kind == "_ledger" and rest == "counts":

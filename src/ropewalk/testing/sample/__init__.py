@@ -1,4 +1,4 @@
-"""A small project with a history and a task list, on which the demo runs when there is no repository at hand.
+"""A small project with a history and a plan, on which the demo runs when there is no repository at hand.
 
 Its files end with `.in`, so that no tool takes them for code of this package.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import Any
-
 import msgspec
 
 from ropewalk.core.process import git_env, git_program
@@ -52,12 +50,13 @@ def build(folder: str) -> None:
         _git(folder, "commit", "--quiet", "-m", step.message, env=env)
 
 
-def tasks(shared: str) -> bytes:
-    """Gives the sample's task file; `shared` is a folder where its agents can wait for one another."""
-    with open(os.path.join(FOLDER, "tasks.json"), "rb") as file:
-        found: dict[str, Any] = msgspec.json.decode(file.read())
-    text = msgspec.json.encode(shared).decode("utf-8")[1:-1]
-    return msgspec.json.encode(found).replace(b"{shared}", text.encode("utf-8"))
+def plan(shared: str) -> str:
+    """Gives the plan for the sample's next version, as a manager replies it.
+
+    `shared` is a folder outside of the tree where its agents can wait for one another.
+    """
+    with open(os.path.join(FOLDER, "plan.json"), encoding="utf-8") as file:
+        return file.read().replace("{shared}", shared)
 
 
 def _git(folder: str, *words: str, env: dict[str, str] | None = None) -> None:

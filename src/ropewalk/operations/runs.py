@@ -1,0 +1,139 @@
+"""Runs that are there: list them, show one, stop one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from ropewalk.core.errors import NotFoundError
+from ropewalk.operations.context import Context
+from ropewalk.operations.registry import Command, operation
+from ropewalk.operations.task import ON_A_BOARD, BoardName
+from ropewalk.run.figures import RunState, Summary
+
+SECONDS = 60.0
+"""Is how long a stopped run's process is waited for."""
+
+RunName = Annotated[str, Meta(min_length=1, max_length=100, description="the run")]
+
+
+class RunsListRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes how many runs to list."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000, description="how many at most, newest first")] = 50
+    board: BoardName | None = None
+
+
+class RunRow(msgspec.Struct, frozen=True):
+    """Is one run in a list."""
+
+    id: str
+    state: RunState
+    ref: str
+    landed: int
+    failed: int
+    tasks: int
+    seconds: float
+    started_at: int
+    goal: str
+
+
+class RunsListResponse(msgspec.Struct, frozen=True):
+    """Is the runs, newest first."""
+
+    runs: list[RunRow]
+    truncated: bool
+
+
+@operation(
+    "runs list",
+    request=RunsListRequest,
+    response=RunsListResponse,
+    summary="List runs, newest first",
+    errors=ON_A_BOARD,
+    store=False,
+)
+def runs_list(ctx: Context, req: RunsListRequest) -> RunsListResponse:
+    """Lists the runs of a board, and those that were brought from elsewhere."""
+    from ropewalk.run import drive
+
+    board = ctx.board(req.board)
+    board.refresh()
+    found = drive.listed(board, ctx.store_for(board), req.limit + 1)
+    rows = [
+        RunRow(r.id, r.state, r.ref, r.landed, r.failed + r.blocked, len(r.tasks), r.seconds, r.started_at, r.goal)
+        for r in found[: req.limit]
+    ]
+    return RunsListResponse(rows, len(found) > req.limit)
+
+
+class RunsShowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes a run's id."""
+
+    id: RunName
+    board: BoardName | None = None
+
+
+@operation(
+    "runs show",
+    request=RunsShowRequest,
+    response=Summary,
+    summary="Show a run: its tasks, and what became of each",
+    errors=ON_A_BOARD,
+    store=False,
+    command=Command(positional=("id",)),
+)
+def runs_show(ctx: Context, req: RunsShowRequest) -> Summary:
+    """Shows a run, a running one too."""
+    from ropewalk.board import runs
+    from ropewalk.run import drive, report
+
+    board = ctx.board(req.board)
+    board.refresh()
+    store = ctx.store_for(board)
+    found = runs.read(board, req.id)
+    return report.load(store.layout, req.id) if found is None else drive.shown(board, store, found)
+
+
+class RunsStopRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes a run's id, and why it is stopped."""
+
+    id: RunName
+    why: Annotated[str, Meta(max_length=1000, description="why, for whoever looks at it")] = ""
+    board: BoardName | None = None
+
+
+@operation(
+    "runs stop",
+    request=RunsStopRequest,
+    response=Summary,
+    summary="Stop a run: none of its tasks is started any more, its agents here are ended, all work is kept",
+    errors=(*ON_A_BOARD, NotFoundError),
+    writes=True,
+    tool="",
+    store=False,
+    command=Command(positional=("id",)),
+)
+def runs_stop(ctx: Context, req: RunsStopRequest) -> Summary:
+    """Stops a run; agents on other hosts end their tasks. `rw runs resume` goes on with it."""
+    from ropewalk.board import runs
+    from ropewalk.run import drive, report
+
+    board = ctx.board(req.board)
+    board.refresh()
+    store = ctx.store_for(board)
+    found = runs.set_stopped(board, req.id, f"by {ctx.agent}{': ' + req.why if req.why else ''}", ctx.agent)
+    driver = report.driver(store.layout, found.id)
+    if driver is not None and driver != os.getpid():
+        try:
+            os.kill(driver, signal.SIGTERM)
+        except OSError:
+            pass  # it ended meanwhile, or is another user's
+        else:
+            ctx.progress(f"waiting for process {driver} to end its agents")
+            report.wait(store.layout, found.id, SECONDS)
+    return drive.shown(board, store, found)
