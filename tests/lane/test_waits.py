@@ -59,6 +59,8 @@ def test_G10_each_wait_has_its_own_bound(seen: Facts, state: str, reason: str, e
         (facts(turns=5), Limits(turns=4), "partial", "turns: more than 4"),
         (facts(tokens=101), Limits(tokens=100), "partial", "tokens: more than 100"),
         (facts(dollars=1.01), Limits(dollars=1.0), "partial", "money: more than 1 dollars"),
+        (facts(tokens=100, refused=True), Limits(tokens=100), "partial", "tokens: 100 of 100 are used"),
+        (facts(dollars=1.0, refused=True), Limits(dollars=1.0), "partial", "money: 1 of 1 dollars are used"),
     ],
 )
 def test_limits_end_in_named_states(seen: Facts, limits: Limits, state: str, reason: str) -> None:
@@ -70,6 +72,13 @@ def test_what_is_at_its_limit_goes_on_and_unknown_cost_is_no_cost() -> None:
     at = facts(turns=4, tokens=100, dollars=1.0)
     assert not waits.judge(at, Limits(turns=4, tokens=100, dollars=1.0), WAITS).end
     assert not waits.judge(facts(dollars=None), Limits(dollars=0.0), WAITS).end
+
+
+def test_behind_a_gateway_the_first_request_that_it_refuses_ends_a_lane() -> None:
+    over = facts(turns=4, tokens=101, dollars=1.01, refused=False)
+    assert not waits.judge(over, Limits(tokens=100, dollars=1.0), WAITS).end, "it may come to its own end"
+    held_back = facts(tokens=99, dollars=0.9, refused=True)
+    assert not waits.judge(held_back, Limits(tokens=100, dollars=1.0), WAITS).end
 
 
 @pytest.mark.parametrize("limits", [Limits(seconds=0), Limits(turns=0)])

@@ -68,7 +68,7 @@ class Supervised:
         self.order, self.tell = order, tell
         self.folder = order.folder
         self.reader = order.adapter.reader()
-        self.tools = self.turns = 0
+        self.tools = self.turns = self.tokens = 0
         self.stands = Judgement("preparing")
         self._asked_to_end: Judgement | None = None
         self._rest = b""
@@ -185,6 +185,9 @@ class Supervised:
                 self._needs_input = False
             elif event.kind == "turn":
                 self.turns += 1
+            elif event.kind == "usage":
+                told = event.facts.get("tokens") or {}
+                self.tokens += sum(count for kind, count in told.items() if kind != "reasoning")
             elif event.kind == "needs_input":
                 self._needs_input = True
             elif event.kind == "result":
@@ -203,9 +206,10 @@ class Supervised:
 
     def _facts(self, now: float) -> Facts:
         facts = Facts(self._began, now, progress=self._progress, output=self._output, result=self._result,
-                      turns=self.turns, needs_input=self._needs_input)  # fmt: skip
+                      turns=self.turns, tokens=self.tokens, needs_input=self._needs_input)  # fmt: skip
         if not self.order.gateway:
             return facts
+        facts = facts._replace(tokens=0, refused=False)
         seen = read_activity(os.path.join(self.order.gateway, "activity"), self.order.id)
         if seen is None:
             return facts
@@ -217,7 +221,8 @@ class Supervised:
 
         return facts._replace(open=seen.open, sent=at(seen.sent), byte=at(seen.byte), ended=at(seen.ended),
                               wants_tool=seen.wants_tool, limited=at(seen.limited), tokens=seen.tokens.total,
-                              dollars=seen.cost.dollars)  # fmt: skip
+                              dollars=seen.cost.dollars,
+                              refused=seen.error == f"budget: lane:{self.order.id}")  # fmt: skip
 
     def _tools_missing(self) -> Judgement | None:
         """Gives the end of an agent whose model was offered tools, but not its servers': no fault of its own."""

@@ -42,7 +42,8 @@ class Facts(NamedTuple):
     """Is what was seen of a lane; times are seconds of one clock, 0 for never.
 
     `progress` is when its processes last used processor time or moved bytes, `output` when it last printed, `result`
-    when it gave its result. `tool_limit` is the bound of the tool that runs, where it named one.
+    when it gave its result. `tool_limit` is the bound of the tool that runs, where it named one. `refused` says whether
+    the gateway refused it a request because its budget is spent; None where it goes through no gateway.
     """
 
     began: float
@@ -62,6 +63,7 @@ class Facts(NamedTuple):
     dollars: float | None = 0.0
     needs_input: bool = False
     tool_limit: float | None = None
+    refused: bool | None = None
 
 
 class Judgement(NamedTuple):
@@ -85,10 +87,8 @@ def judge(facts: Facts, limits: Limits, waits: Waits) -> Judgement:
         return Judgement("failed", f"timeout: {limits.seconds:g} s of wall clock", end=True)
     if limits.turns is not None and facts.turns > limits.turns:
         return Judgement("partial", f"turns: more than {limits.turns}", end=True)
-    if limits.tokens is not None and facts.tokens > limits.tokens:
-        return Judgement("partial", f"tokens: more than {limits.tokens}", end=True)
-    if limits.dollars is not None and facts.dollars is not None and facts.dollars > limits.dollars:
-        return Judgement("partial", f"money: more than {limits.dollars:g} dollars", end=True)
+    if over := _over(facts, limits):
+        return Judgement("partial", over, end=True)
     if facts.needs_input:
         return Judgement("needs_input", "it asks something")
     if facts.open:
@@ -103,6 +103,25 @@ def judge(facts: Facts, limits: Limits, waits: Waits) -> Judgement:
     if idle > waits.neither:
         return Judgement("stalled", f"nothing: no sign of life for {waits.neither:g} s", end=True)
     return Judgement("quiet" if idle > QUIET else "running")
+
+
+def _over(facts: Facts, limits: Limits) -> str:
+    """Gives what of its budget a lane has used up, empty while there is some left.
+
+    Behind a gateway that is said by the first request it may not make: what asks for no more comes to its own end.
+    """
+    dollars = facts.dollars or 0.0
+    if facts.refused is None:
+        if limits.tokens is not None and facts.tokens > limits.tokens:
+            return f"tokens: more than {limits.tokens}"
+        if limits.dollars is not None and dollars > limits.dollars:
+            return f"money: more than {limits.dollars:g} dollars"
+    elif facts.refused:
+        if limits.tokens is not None and facts.tokens >= limits.tokens:
+            return f"tokens: {facts.tokens} of {limits.tokens} are used"
+        if limits.dollars is not None and dollars >= limits.dollars:
+            return f"money: {dollars:g} of {limits.dollars:g} dollars are used"
+    return ""
 
 
 def _at_model(facts: Facts, waits: Waits) -> Judgement:

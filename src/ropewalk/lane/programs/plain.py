@@ -121,6 +121,8 @@ class ScriptedReader(JsonReader):
         if kind == "usage":
             tokens = Tokens(number(found.get("input_tokens")), output=number(found.get("output_tokens")))
             return [self.add(tokens)]
+        if kind == "turn":
+            return self.turn()
         if kind == "message":
             self.text = str(found.get("text") or self.text)
         if kind == "result":
