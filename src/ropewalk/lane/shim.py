@@ -3,20 +3,46 @@
 It runs on a bare Python (`python -I -S shim.py FOLDER`), because there is one for each lane, and does as little as it
 can: the agent's streams go straight into files, so nobody has to read them for it to go on. The cage dies with the
 shim, and the shim's lock with it: whoever finds the lock free knows that nothing of the lane runs any more.
+Every lane waits for its start, so it imports only modules in C: those of the standard library around them would take
+twice as long as all else.
 
 The folder holds `launch.json` (argv, env, cwd, stdin, keep_open). The shim adds `alive` (locked), `proc.json` (pid,
 start, boot, child), `stdout`, `stderr`, `control` (a socket), and at the end `exit.json` (code, signal, wall seconds).
+Its own standard output is closed once the lane is there for others to see.
 """
 
 import fcntl
-import json
 import os
-import selectors
-import signal
-import socket
+import select
 import sys
 import time
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    import socket
+    from typing import Any
+else:
+    import _signal as signal
+    import _socket as socket
+
+
+def parsed(text: str) -> "dict[str, Any]":
+    """Gives what a JSON text says."""
+    try:
+        from _json import make_scanner
+    except ImportError:
+        import json
+
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    class Plain:
+        strict, object_hook, object_pairs_hook = True, None, None
+        parse_float, parse_int, parse_constant = float, int, float
+
+    found, _ = make_scanner(Plain)(text, 0)  # type: ignore[arg-type]
+    return found
 
 
 def started(pid: int) -> str:
@@ -25,14 +51,17 @@ def started(pid: int) -> str:
         return file.read().rsplit(b")", 1)[1].split()[19].decode()
 
 
-def put(folder: str, name: str, what: dict[str, Any]) -> None:
-    """Puts a file in place, whole and on disk."""
+def put(folder: str, name: str, text: str, *, durable: bool = False) -> None:
+    """Puts a file in place, whole, and on disk if asked."""
     path = os.path.join(folder, name)
     with open(path + ".new", "w") as file:
-        json.dump(what, file)
-        file.flush()
-        os.fsync(file.fileno())
+        file.write(text)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     os.replace(path + ".new", path)
+    if not durable:
+        return
     fd = os.open(folder, os.O_RDONLY)
     os.fsync(fd)
     os.close(fd)
@@ -40,9 +69,14 @@ def put(folder: str, name: str, what: dict[str, Any]) -> None:
 
 def adopt_orphans() -> None:
     """Makes this process the parent of whatever the agent leaves behind, so that it is found and ended."""
-    import ctypes
+    try:
+        from _ctypes import call_function, dlopen, dlsym
+    except ImportError:
+        import ctypes
 
-    ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+    else:
+        call_function(dlsym(dlopen(None, 0), "prctl"), (36, 1, 0, 0, 0))  # type: ignore[arg-type]
 
 
 def below(root: int) -> list[int]:
@@ -65,18 +99,28 @@ def below(root: int) -> list[int]:
     return found
 
 
+def is_alone() -> bool:
+    """Says whether this process has no children, after it took in those that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
+
+
 class Shim:
     """Is one lane's shim."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         with open(os.path.join(folder, "launch.json")) as file:
-            self.launch: dict[str, Any] = json.load(file)
+            self.launch = parsed(file.read())
         self.input = -1
         self.child = 0
         self.began = time.monotonic()
         self.pending = bytearray()
-        self.selector = selectors.DefaultSelector()
+        self.poll = select.poll()
         self.listening: socket.socket | None = None
 
     def start(self) -> None:
@@ -109,8 +153,9 @@ class Shim:
             os.close(fd)
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()
-        put(self.folder, "proc.json", {"pid": os.getpid(), "start": started(os.getpid()), "boot": boot,
-                                       "child": self.child, "at": time.time()})  # fmt: skip
+        # it says nothing after a boot, and needs no sync
+        put(self.folder, "proc.json", f'{{"pid": {os.getpid()}, "start": "{started(os.getpid())}", "boot": "{boot}", '
+            f'"child": {self.child}, "at": {time.time()}}}')  # fmt: skip
 
     def listen(self) -> None:
         """Opens the control socket; its path may be too long for one, so it is named from inside the folder."""
@@ -121,7 +166,7 @@ class Shim:
         self.listening.bind("control")
         os.chmod("control", 0o600)
         self.listening.listen(8)
-        self.selector.register(self.listening, selectors.EVENT_READ)
+        self.poll.register(self.listening.fileno(), select.POLLIN)
 
     def run(self) -> None:
         """Waits for the agent's end, and does what is asked meanwhile."""
@@ -132,7 +177,7 @@ class Shim:
         signal.signal(signal.SIGCHLD, lambda got, frame: None)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda got, frame: self.end(signal.SIGKILL))
-        self.selector.register(wake, selectors.EVENT_READ)
+        self.poll.register(wake, select.POLLIN)
         while True:
             while True:
                 try:
@@ -144,13 +189,16 @@ class Shim:
                 if pid == 0:
                     break
             self.feed()
-            for key, _ in self.selector.select(0.05 if self.pending else 30):
-                if key.fileobj is self.listening and self.listening is not None:
-                    made, _ = self.listening.accept()
+            for ready, _ in self.poll.poll(50 if self.pending else 30_000):
+                if self.listening is not None and ready == self.listening.fileno():
+                    fd, _ = self.listening._accept()  # type: ignore[attr-defined]
+                    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)
                     made.settimeout(5)
-                    with made:
+                    try:
                         self.answer(made)
-                elif key.fd == wake:
+                    finally:
+                        made.close()
+                elif ready == wake:
                     try:
                         os.read(wake, 4096)
                     except BlockingIOError:
@@ -158,6 +206,8 @@ class Shim:
 
     def answer(self, asked: socket.socket) -> None:
         """Does what one connection asks, in one line of JSON."""
+        import json
+
         try:
             line = b""
             while not line.endswith(b"\n") and len(line) < 1 << 24:
@@ -212,16 +262,16 @@ class Shim:
         """Writes down how the agent ended."""
         self.end(signal.SIGKILL)  # what it left in its own session, and then in others
         until = time.monotonic() + 5
-        while time.monotonic() < until and (left := below(os.getpid())):
-            for pid in left:
+        while not is_alone() and time.monotonic() < until:
+            for pid in below(os.getpid()):
                 try:
                     os.kill(pid, signal.SIGKILL)
                     os.waitpid(pid, 0)
                 except (ProcessLookupError, ChildProcessError):
                     pass
         code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        put(self.folder, "exit.json", {"code": code, "seconds": round(time.monotonic() - self.began, 3),
-                                       "at": time.time()})  # fmt: skip
+        seconds = round(time.monotonic() - self.began, 3)
+        put(self.folder, "exit.json", f'{{"code": {code}, "seconds": {seconds}, "at": {time.time()}}}', durable=True)
 
 
 def main(argv: list[str]) -> int:
@@ -236,9 +286,12 @@ def main(argv: list[str]) -> int:
     shim = Shim(folder)
     shim.start()
     shim.listen()
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
     shim.run()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    os._exit(main(sys.argv[1:]))

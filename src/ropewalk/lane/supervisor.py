@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ import msgspec
 from ropewalk.core import clock
 from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import AdapterMismatchError, HarnessError, os_error
+from ropewalk.core.process import until_one_ended
 from ropewalk.gateway.ledger import read_activity
 from ropewalk.lane import door, processes, waits
 from ropewalk.lane.adapter import Adapter, Ending, Event
@@ -94,16 +96,18 @@ class Supervised:
         _, python = rooms.python()
         try:
             self._shim = subprocess.Popen(
-                [python, "-I", "-S", _SHIM, self.folder], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                [python, "-I", "-S", _SHIM, self.folder], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL, start_new_session=True, cwd="/", env={"PATH": os.defpath},
             )  # fmt: skip
         except OSError as error:
             raise os_error(error, "start of a lane's shim") from None
-        until = clock.monotonic() + _START_SECONDS
-        while not os.path.exists(os.path.join(self.folder, "proc.json")):
-            if self._shim.poll() is not None or clock.monotonic() > until:
-                raise HarnessError("the lane's shim did not start", program=python)
-            time.sleep(0.005)
+        assert self._shim.stdout is not None
+        with self._shim.stdout as said:
+            heard = select.poll()
+            heard.register(said, select.POLLIN)
+            heard.poll(1000 * _START_SECONDS)  # it closes this once the lane is there for others to see
+        if not os.path.exists(os.path.join(self.folder, "proc.json")):
+            raise HarnessError("the lane's shim did not start", program=python)
 
     def leave(self) -> None:
         """Lets go of a lane that this process started, for another to adopt."""
@@ -155,7 +159,7 @@ class Supervised:
                 return result
             if stop() and self._asked_to_end is None:
                 self.end(Judgement("cancelled", "it was stopped", end=True))
-            time.sleep(pause)
+            until_one_ended([self.pid], pause) if self.pid else time.sleep(pause)
 
     def _take(self) -> None:
         """Reads what is new on standard output."""
