@@ -141,6 +141,7 @@ BASES: dict[str, Base] = {
     "lane stop": Base({"lane": "r/t/1"}),
     "lane collect": Base({"lane": "r/t/1", "wait": 0}),
     "lane archive": Base({"lane": "r/t/1"}),
+    "lane restore": Base({"lane": "r/t/1", "paths": ["a.txt"], "dry_run": True}),
     "doctor": Base({"for_": ["scripted"], "offline": True}, True),
     "probe": Base({"url": "http://127.0.0.1:1"}, True),
     "gateway status": Base({}),

@@ -287,16 +287,16 @@ def test_what_an_escape_changed_is_named_and_put_back(checkout: Path, tmp_path: 
     named = {(one.area, one.path, one.how) for one in found}
     assert {
         ("tree", "a.txt", "changed"), ("tree", "b.txt", "gone"), ("tree", "untracked", "changed"),
-        ("tree", "run", "changed"), ("tree", "link", "changed"), ("tree", "planted", "made"),
+        ("tree", "run", "mode"), ("tree", "link", "changed"), ("tree", "planted", "made"),
         ("git", "hooks/pre-commit", "changed"), ("git", "hooks/post-checkout", "made"), ("git", "config", "changed"),
-        ("git", "refs/heads/planted", "made"), ("git", "refs/heads/side", "gone"), ("git", "HEAD", "changed"),
+        ("ref", "refs/heads/planted", "made"), ("ref", "refs/heads/side", "gone"), ("git", "HEAD", "changed"),
         ("git", "index", "changed"), ("canary", "canary", "changed"), ("canary", "not-there", "made"),
         ("git", "worktrees/tree/gitdir", "made"),
     } <= named  # fmt: skip
     done = tripwire.restore(was, found)
     assert not done.left
     assert tripwire.compare(was) == []
-    passing = (".git/COMMIT_EDITMSG", ".git/worktrees/tree/")
+    passing = (".git/COMMIT_EDITMSG", ".git/worktrees/tree/", ".git/packed-refs")
     after = {name: one for name, one in everything(checkout).items() if not name.startswith(passing)}
     assert after == {name: one for name, one in before.items() if not name.startswith(passing)}
     assert (canary.read_text(), stat.S_IMODE(canary.stat().st_mode), gone.exists()) == ("canary\n", 0o640, False)

@@ -69,6 +69,16 @@ def _collected(result: dict[str, Any]) -> list[str]:
     return lines + [f"  changed: {path}" for path in result["changed"]]
 
 
+def _restored(result: dict[str, Any]) -> list[str]:
+    lines = [f"{result['checkout']}: {len(result['put_back'])} put back, {len(result['left'])} left"]
+    for mark, name in (("put back", "put_back"), ("left", "left")):
+        for one in result[name]:
+            lines.append(f"  {mark:<9} {one['path']} ({one['how']}){': ' + one['why'] if one.get('why') else ''}")
+    if len(result["lanes"]) > 1:
+        lines.append(f"these lanes ran when it changed: {', '.join(result['lanes'])}")
+    return lines + ([f"what stood there is in {result['aside']}"] if result["aside"] else [])
+
+
 def _checks(checks: list[dict[str, Any]]) -> list[str]:
     lines = []
     for one in checks:
@@ -124,5 +134,5 @@ def _gateway(result: dict[str, Any]) -> list[str]:
 _VIEWS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "lane start": _show, "lane show": _show, "lane stop": _show, "lane list": _list, "lane logs": _logs,
     "lane collect": _collected, "doctor": _doctor, "probe": _probed, "sweep": _swept, "chip open": _chip,
-    "chip close": _chip, "chip list": _chips, "gateway status": _gateway,
+    "chip close": _chip, "chip list": _chips, "gateway status": _gateway, "lane restore": _restored,
 }  # fmt: skip

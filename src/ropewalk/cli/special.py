@@ -45,6 +45,7 @@ HEADINGS = {
     "flockwork": "Flockwork's tools, under their names and with their answers",
     "fwboard": "More tools of the same kind",
     "lane": "Lanes: single agents, in the background",
+    "tripwire": "What agents without a cage changed",
     "lanecare": "What lanes stand on",
     "run": "Runs",
     "describe": "About ropewalk",

@@ -315,7 +315,7 @@ class EscapedError(RopewalkError):
 
     code = "E_ESCAPED"
     exit = 12
-    hint_template = "what was changed is put back where it could be; see the details"
+    hint_template = "`rw lane restore LANE --dry-run` names what changed; without --dry-run it is put back"
 
 
 class ProviderError(RopewalkError):

@@ -203,7 +203,7 @@ def lane_show(ctx: Context, req: LaneRequest) -> LaneView:
     """Shows a lane; one that runs and that nobody attends to is attended to from now on."""
     from ropewalk.lane import attend, supervisor
 
-    found = _need(ctx, req.lane)
+    found = need(ctx, req.lane)
     folder = found.record.folder
     if found.result is None and supervisor.is_alive(folder) and not attend.is_attended(folder) and _is_ours(found):
         attend.spawn(ctx.store, found.record.lane)
@@ -242,7 +242,7 @@ def lane_logs(ctx: Context, req: LaneLogsRequest) -> LaneLogsResponse:
 
     from ropewalk.lane import journal, supervisor
 
-    found = _need(ctx, req.lane)
+    found = need(ctx, req.lane)
     path = os.path.join(found.record.folder, "stderr" if req.errors else "stdout")
     lines, at = _last_lines(path, req.lines)
     if req.follow:
@@ -370,7 +370,7 @@ def lane_collect(ctx: Context, req: LaneCollectRequest) -> LaneCollected:
     from ropewalk.workspace import landing, state
 
     store = ctx.store
-    found = _need(ctx, req.lane)
+    found = need(ctx, req.lane)
     lane = found.record.lane
     if _is_ours(found):
         _wait(ctx, lane, req.wait)
@@ -433,7 +433,7 @@ def lane_archive(ctx: Context, req: LaneRequest) -> LaneArchived:
     """Packs an ended lane; nothing is removed, `rw sweep --reclaim` does that."""
     from ropewalk.lane import sweep
 
-    found = _need(ctx, req.lane)
+    found = need(ctx, req.lane)
     if found.result is None:
         raise InvalidError(f"the lane {found.record.lane} still runs", hint="`rw lane stop` ends it")
     return LaneArchived(found.record.lane, sweep.archive(found, archives(ctx)))
@@ -467,7 +467,8 @@ def _wait(ctx: Context, lane: str, seconds: float | None = None) -> None:
         ctx.exit = exit_of(ended.state, ended.reason) or (FOUND if ended.state != "done" else 0)
 
 
-def _need(ctx: Context, name: str) -> Any:
+def need(ctx: Context, name: str) -> Any:
+    """Gives a lane by its id, or the newest of a name."""
     from ropewalk.lane import attend, journal
 
     found = journal.find(ctx.store, name)
@@ -479,7 +480,7 @@ def _need(ctx: Context, name: str) -> Any:
 
 
 def _running(ctx: Context, name: str) -> Any:
-    found = _need(ctx, name)
+    found = need(ctx, name)
     if found.result is not None:
         raise InvalidError(f"the lane {found.record.lane} has ended: {found.state}", lane=found.record.lane)
     return found
