@@ -172,6 +172,12 @@ def _items(text: str) -> list[str]:
     return re.findall(r'\s*"(?:[^"\\]|\\.)*"\s*|[^,]+', text)
 
 
+def unquoted_items(text: str) -> list[str]:
+    """Gives the items of a list on one line, without quotes and without a comment at its end."""
+    line = _uncommented(f"- {text}").removeprefix("-").strip()
+    return [_unquoted(word.strip()) for word in _items(line) if word.strip()]
+
+
 def _unquoted(value: str) -> str:
     if len(value) > 1 and value[0] == value[-1] == '"':
         try:

@@ -8,7 +8,7 @@ an object with one verb:
 ```
 put, text | append, text | replace, old, new | delete | move, to | symlink, to | exec    (each names a path)
 run: a shell command                  commit: a message, by `git add -A` and `git commit`
-print: a message                      exit: an exit code               die: kills itself with SIGKILL
+print: a message, the result if last  exit: an exit code               die: kills itself with SIGKILL
 die_once: a path outside the tree: kills itself unless that file exists, and makes it first
 wait_for: a path that must appear     barrier: a folder, count: how many agents must have come to it
 turn: how many tokens a turn of a model would have used
@@ -65,7 +65,8 @@ def main(argv: list[str] | None = None) -> int:
         emit("result", ok=False, text=str(error))
         return 1
     emit("usage", input_tokens=len(prompt) // 4, output_tokens=8 * len(steps))
-    emit("result", ok=True, text=f"{len(steps)} steps done")
+    last = steps[-1] if steps else {}
+    emit("result", ok=True, text=str(last["print"]) if "print" in last else f"{len(steps)} steps done")
     return 0
 
 
