@@ -17,24 +17,35 @@ import msgspec
 
 from ropewalk.core import clock
 from ropewalk.core.decoding import UNREADABLE
-from ropewalk.core.errors import BusyError, InvalidError, LoginUncagedError, RopewalkError, os_error
-from ropewalk.gateway import endpoints, host, ledger
+from ropewalk.core.errors import (
+    BusyError,
+    InvalidError,
+    LoginError,
+    LoginUncagedError,
+    ProviderError,
+    RopewalkError,
+    os_error,
+)
+from ropewalk.gateway import endpoints, host, ledger, logins
+from ropewalk.gateway.budget import Cap
 from ropewalk.gateway.prices import NOTHING
 from ropewalk.gateway.settings import Lane as Admitted
-from ropewalk.gateway.settings import Upstream
+from ropewalk.gateway.settings import Tape, Upstream
 from ropewalk.lane import door, journal, supervisor
 from ropewalk.lane.adapter import Adapter, Event, McpServer
-from ropewalk.lane.cage import give, levels, selftest
+from ropewalk.lane.cage import give, levels, selftest, watch
 from ropewalk.lane.cage import room as rooms
 from ropewalk.lane.cage.room import Level, Network, Room
+from ropewalk.lane.cage.watch import Watch
 from ropewalk.lane.door import Who
-from ropewalk.lane.journal import Ingredients, Record, Result
+from ropewalk.lane.journal import Ingredients, Lane, Record, Result
 from ropewalk.lane.order import Order
 from ropewalk.lane.processes import started, sweep
 from ropewalk.lane.programs import registry
 from ropewalk.lane.programs.plain import Command
 from ropewalk.lane.supervisor import KEPT, LaneResult, Supervised
 from ropewalk.lane.waits import FINAL, Limits, State, Waits
+from ropewalk.store import identity
 from ropewalk.store.store import Store
 
 if TYPE_CHECKING:
@@ -43,6 +54,7 @@ if TYPE_CHECKING:
 _VERSION_SECONDS = 30.0
 _FINISH_TRIES = 5
 _STOP, _STOP_SECONDS = "stop", 20.0
+_REVIVE_SECONDS = 1.0
 
 
 class Wish(NamedTuple):
@@ -51,7 +63,9 @@ class Wish(NamedTuple):
     `folder` gets its files, `workspace` is its tree and `repo` the name that the tree has inside the cage. `upstreams`
     are the user's endpoints, of which `named` are the ones to use (none: all that fit). `base` is the tree it starts
     from, `gateway` the gateway's folder. `files` are put into its home; `home_of` says what they are called inside.
-    `door` has the tools for lanes; `region` and `target` are its task's.
+    `door` has the tools for lanes; `region` and `target` are its task's. `tape` is the cassette that its traffic is
+    recorded in, or played from. `account` is the run that the gateway counts it under (without one its own), `budget`
+    what that run may spend, `caps` what the user lets days and providers cost. `watch` is the user's checkout.
     """
 
     id: str
@@ -88,6 +102,22 @@ class Wish(NamedTuple):
     door: Door | None = None
     region: str = ""
     target: str = "main"
+    tape: Tape | None = None
+    account: str = ""
+    budget: Cap | None = None
+    caps: Mapping[str, Cap] | None = None
+    watch: Watch | None = None
+
+    @property
+    def is_played(self) -> bool:
+        """Says whether its answers come from a cassette, and from nowhere else."""
+        return self.tape is not None and self.tape.mode == "replay"
+
+    def endpoints(self) -> list[str]:
+        """Gives the endpoints that it may use, in order; none for one that a cassette answers."""
+        return [] if self.is_played else endpoints.fitting(
+            self.upstreams, self.adapter.wires, self.named, self.adapter.name
+        )
 
 
 def home_of(level: Level, folder: str) -> str:
@@ -128,14 +158,14 @@ def version(adapter: Adapter, search: str) -> str:
 
 def key(wish: Wish) -> tuple[str, Ingredients]:
     """Gives the key of a wish's result and what went into it."""
-    fit = endpoints.fitting(wish.upstreams, wish.adapter.wires, wish.named)
-    adapter = wish.adapter
+    fit, adapter = wish.endpoints(), wish.adapter
     what = Ingredients(
         adapter.name, "/".join(adapter.tested), "" if adapter.name == "command" else version(adapter, wish.search),
         wish.model, wish.upstreams[fit[0]].url if fit else "", wish.effort, wish.prompt, wish.base, wish.level,
         wish.network, schema=wish.schema, check=wish.check, environment=wish.environment,
         tools=(*(one.name for one in wish.servers), *(wish.door.names if wish.door else ())), sample=wish.sample,
         options=(repr(wish.limits.turns), msgspec.json.encode(wish.script).decode() if wish.script is not None else ""),
+        cassette=f"{wish.tape.mode} {wish.tape.path}" if wish.tape is not None else "",
     )  # fmt: skip
     return journal.key(what), what
 
@@ -147,7 +177,8 @@ _T = TypeVar("_T")
 class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is what whoever adopts a lane has to know of it; it is in the lane's folder.
 
-    `uid` is who the lane runs as where that is another, `is_free` says that it reaches no model.
+    `uid` is who the lane runs as where that is another, `is_free` says that it reaches no model. `window` is where the
+    user's checkout was recorded, for a lane that could write there.
     """
 
     harness: str
@@ -157,6 +188,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     gateway: str = ""
     uid: int | None = None
     is_free: bool = False
+    window: str = ""
 
 
 class Running(NamedTuple):
@@ -182,8 +214,8 @@ def run(
 
     `busy` hears that another process holds a lock which the journal needs, waits, and says whether to try again.
 
-    Raises `E_HARNESS`, `E_CAGE_UNAVAILABLE`, `E_LOGIN_UNCAGED` and `E_PROVIDER` before anything is started, and
-    `E_ADAPTER_MISMATCH` when the program refuses how it is started.
+    Raises `E_HARNESS`, `E_CAGE_UNAVAILABLE`, `E_LOGIN_UNCAGED`, `E_LOGIN` and `E_PROVIDER` before anything is started,
+    and `E_ADAPTER_MISMATCH` when the program refuses how it is started.
     """
     running = start(store, wish, tell, busy)
     with alone(wish.folder):
@@ -199,11 +231,12 @@ def start(
     if wish.level != "none":
         selftest.ensure(wish.level, os.path.join(os.path.dirname(wish.gateway), "cage"), uid)
     hashed, what = key(wish)
-    fit = endpoints.fitting(wish.upstreams, wish.adapter.wires, wish.named)
-    if not fit and wish.adapter.wires and wish.level != "none" and wish.adapter.name != "command":
+    fit = _usable(wish)
+    proxied = bool(fit or (wish.is_played and wish.adapter.wires))
+    if not proxied and wish.adapter.wires and wish.level != "none" and wish.adapter.name != "command":
         raise LoginUncagedError(
             f"no endpoint for {wish.adapter.name} is known, and its own login does not go into a cage",
-            harness=wish.adapter.name, wires=list(wish.adapter.wires),
+            hint=_way_in(wish.adapter.name), harness=wish.adapter.name, wires=list(wish.adapter.wires),
         )  # fmt: skip
     session = wish.session
     record = Record(
@@ -212,20 +245,26 @@ def start(
     )  # fmt: skip
     _patiently(busy, lambda: journal.begin(store, record))
     token, port = "", 0
-    kept = Kept(wish.adapter.name, wish.limits, wish.waits, wish.level, wish.gateway if fit else "", uid,
+    kept = Kept(wish.adapter.name, wish.limits, wish.waits, wish.level, wish.gateway if proxied else "", uid,
                 not wish.adapter.wires)  # fmt: skip
     try:
-        if fit:
+        if wish.watch is not None and wish.level != "full" and uid is None:
+            kept = msgspec.structs.replace(kept, window=wish.watch.enter(wish.id, wish.level))
+        if proxied:
+            supervisor.put_file(wish.folder, KEPT, msgspec.json.encode(kept))  # before the gateway knows of it
             port = host.ensure(wish.gateway).port
-            admitted = Admitted(wish.id, wish.run, wish.task, wish.adapter.name, tuple(fit), wish.limits.requests,
-                                {name: tuple(paths) for name, paths in wish.adapter.volatile.items()})  # fmt: skip
+            admitted = Admitted(wish.id, wish.account or wish.run, wish.task, wish.adapter.name, tuple(fit),
+                                wish.limits.requests,
+                                {name: tuple(paths) for name, paths in wish.adapter.volatile.items()}, wish.tape,
+                                _caps(wish))  # fmt: skip
             ups = {name: wish.upstreams[name] for name in fit}
-            token = host.admit(wish.gateway, admitted, ups, level=wish.level)
+            token = host.admit(wish.gateway, admitted, ups, level=wish.level, caps=wish.caps)
         order = Order(
             wish.id, wish.agent, wish.adapter, wish.prompt, wish.workspace, wish.folder, wish.level, wish.search,
             wish.caller, _room(store, wish, bool(token), uid) if wish.level != "none" else None, wish.model,
             wish.effort, session, "" if session else str(uuid.uuid4()), wish.servers, kept.gateway, token, port,
-            wish.extra, wish.limits, wish.waits, wish.script, wish.files,
+            wish.extra, wish.limits, wish.waits, wish.script, wish.files, identity.names(store.layout, wish.agent),
+            bool(fit) and wish.upstreams[fit[0]].login is not None,
         )  # fmt: skip
         if wish.door is not None and door.is_reachable(order):
             who = Who(wish.id, wish.agent, wish.folder, wish.run, wish.task, wish.region, wish.target)
@@ -256,7 +295,11 @@ def adopt(
     found = journal.need(store, lane)
     if found.result is not None:
         raise InvalidError(f"the lane {lane!r} has ended: {found.result.state}", lane=lane)
-    folder = found.record.folder
+    return _again(store, found, tell, entrance)
+
+
+def _again(store: Store, found: Lane, tell: Callable[[Event], None], entrance: Door | None) -> Running:
+    lane, folder = found.record.lane, found.record.folder
     kept = kept_of(folder)
     if kept is None:
         kept = Kept(found.record.ingredients.harness, Limits(), Waits(), found.record.ingredients.cage)
@@ -274,6 +317,51 @@ def adopt(
     return Running(lane, found.record.workspace, kept, supervised, entrance)
 
 
+def go_on(
+    store: Store,
+    lane: str,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    tell: Callable[[Event], None] = lambda event: None,
+    meanwhile: Callable[[], None] = lambda: None,
+    busy: Busy = lambda error: False,
+    entrance: Door | None = None,
+) -> Outcome | None:
+    """Follows a lane of a dead supervisor to its end, or reads how it ended; None when nothing of it was started.
+
+    Lines that were told are not told again. Whoever attends to it meanwhile is waited for.
+    """
+    folder = journal.need(store, lane).record.folder
+    while True:
+        with alone(folder) as mine:
+            if mine:
+                return _go_on(store, lane, stop, tell, meanwhile, busy, entrance)
+        if stop():
+            _ask_to_stop(folder)
+        time.sleep(0.05)
+
+
+def _go_on(
+    store: Store, lane: str, stop: Callable[[], bool], tell: Callable[[Event], None], meanwhile: Callable[[], None],
+    busy: Busy, entrance: Door | None,
+) -> Outcome | None:  # fmt: skip
+    found = journal.need(store, lane)
+    record = found.record
+    if supervisor.is_unborn(record.folder):
+        kept = kept_of(record.folder) or Kept(record.ingredients.harness, Limits(), Waits(), record.ingredients.cage)
+        _finish(store, lane, record.workspace, kept, _Told("dead", "it was never started"), busy)
+        return None
+    running = _again(store, found, tell, entrance)
+    pid = running.supervised.pid
+    if found.result is None and not record.pid and pid:
+        _patiently(busy, lambda: journal.set_process(store, lane, pid, started(pid), clock.boot_id()))
+    done = follow(store, running, stop=stop, meanwhile=meanwhile, busy=busy)
+    if found.result is None:
+        return done
+    # how it ended was written before, when it was also known who ended it
+    return done._replace(lane=done.lane._replace(state=found.result.state, reason=found.result.reason))
+
+
 def follow(
     store: Store,
     running: Running,
@@ -286,8 +374,13 @@ def follow(
     supervised = running.supervised
     told: State = "running"
 
+    revived = clock.monotonic()
+
     def between() -> None:
-        nonlocal told
+        nonlocal told, revived
+        if running.kept.gateway and clock.monotonic() - revived > _REVIVE_SECONDS:
+            revived = clock.monotonic()
+            host.revive(running.kept.gateway)
         now = supervised.stands.state
         if now != told and now not in FINAL and now != "preparing":
             told = now
@@ -315,17 +408,16 @@ def follow(
             supervisor.end(supervised.folder)
             _finish(store, running.lane, running.workspace, running.kept, why)
     ended = _Told(lane.state, lane.reason, lane)
-    return Outcome(running.lane, lane, _finish(store, running.lane, running.workspace, running.kept, ended, busy))
+    result = _finish(store, running.lane, running.workspace, running.kept, ended, busy)
+    if result.state == "escaped":
+        lane = lane._replace(state=result.state, reason=result.reason)
+    return Outcome(running.lane, lane, result)
 
 
 def stop(store: Store, lane: str) -> Result:
     """Ends a lane, whoever follows it, and gives its result; none of its processes is left when this returns."""
     folder = journal.need(store, lane).record.folder
-    try:
-        with open(os.path.join(folder, _STOP), "wb"):
-            pass
-    except OSError:
-        pass  # its files are gone, so that nothing of it is followed
+    _ask_to_stop(folder)
     until = clock.monotonic() + _STOP_SECONDS
     while clock.monotonic() < until:
         found = journal.need(store, lane)
@@ -338,6 +430,14 @@ def stop(store: Store, lane: str) -> Result:
     supervisor.end(folder)  # whoever follows it does not answer
     kept = kept_of(folder) or Kept(found.record.ingredients.harness, Limits(), Waits(), "none")
     return _finish(store, lane, found.record.workspace, kept, _Told("cancelled", "it was stopped"))
+
+
+def _ask_to_stop(folder: str) -> None:
+    try:
+        with open(os.path.join(folder, _STOP), "wb"):
+            pass
+    except OSError:
+        pass  # its files are gone, so that nothing of it is followed
 
 
 @contextmanager
@@ -403,7 +503,7 @@ def _finish(
         sweep(lane)  # its shim is gone, so that nobody else would
     if kept.uid is not None and os.path.isdir(workspace):
         give.take_back(workspace, kept.uid)
-    result = _result(lane, kept, told)
+    result = _result(lane, kept, _looked(lane, kept, told))
     if kept.gateway:
         host.dismiss(kept.gateway, lane=lane)
     for _ in range(_FINISH_TRIES):
@@ -412,6 +512,51 @@ def _finish(
         except BusyError:
             continue  # a result that is not written is a lane that is lost
     return _patiently(busy, lambda: journal.finish(store, lane, result))
+
+
+def _usable(wish: Wish) -> list[str]:
+    """Gives the endpoints of a wish that can be used now; where none is left because of logins, what is with the first.
+
+    A login whose token is over is renewed here, so that one that can't be is told before anything is started (G11).
+    """
+    found, wrong = [], None
+    for name in wish.endpoints():
+        login = wish.upstreams[name].login
+        try:
+            if login is not None:
+                logins.ensure(login, logins.marks(wish.gateway))
+            found.append(name)
+        except (LoginError, ProviderError) as error:
+            wrong = wrong or error
+    if wrong is not None and not found:
+        raise wrong
+    return found
+
+
+def _way_in(harness: str) -> str:
+    own = f', or auth = "login" with program = "{harness}"' if harness in logins.PROGRAMS else ""
+    return f"name an endpoint in endpoints.toml: with a key{own}; see docs/gateway.md"
+
+
+def _caps(wish: Wish) -> dict[str, Cap]:
+    """Gives what the gateway holds a lane to: its own limits, and what its run may spend; requests are bounded beside."""
+    dollars, tokens = wish.limits.dollars, wish.limits.tokens
+    own = {} if dollars is None and tokens is None else {f"lane:{wish.id}": Cap(dollars, tokens)}
+    return own if wish.budget is None else {**own, f"run:{wish.account or wish.run}": wish.budget}
+
+
+def _looked(lane: str, kept: Kept, told: _Told) -> _Told:
+    """Gives how a lane ended, which is `escaped` where the user's checkout is not as it was before."""
+    if not kept.window:
+        return told
+    try:
+        found = watch.leave(kept.window, lane)
+    except RopewalkError as error:
+        return told._replace(state="escaped", reason=f"your checkout could not be compared: {error.message}")
+    if found is None:
+        return told
+    words = f"{found.words()}; `rw lane restore {lane}` puts it back (the lane was {told.state})"
+    return told._replace(state="escaped", reason=words)
 
 
 def _room(store: Store, wish: Wish, bridged: bool, uid: int | None) -> Room:

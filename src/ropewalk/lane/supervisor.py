@@ -92,7 +92,7 @@ class Supervised:
         `kept` is put into its folder for whoever adopts it.
         """
         prepare(self.order)
-        _put_file(self.folder, KEPT, kept)
+        put_file(self.folder, KEPT, kept)
         _, python = rooms.python()
         try:
             self._shim = subprocess.Popen(
@@ -224,8 +224,8 @@ class Supervised:
             return when + shift if when else 0.0
 
         return facts._replace(open=seen.open, sent=at(seen.sent), byte=at(seen.byte), ended=at(seen.ended),
-                              wants_tool=seen.wants_tool, limited=at(seen.limited), tokens=seen.tokens.total,
-                              dollars=seen.cost.dollars,
+                              wants_tool=seen.wants_tool, limited=at(seen.limited), until=at(seen.until),
+                              tokens=seen.tokens.total, dollars=seen.cost.dollars,
                               refused=seen.error == f"budget: lane:{self.order.id}")  # fmt: skip
 
     def _tools_missing(self) -> Judgement | None:
@@ -275,12 +275,19 @@ class Supervised:
         seconds = ended.seconds if ended is not None else clock.monotonic() - self._began
         return LaneResult(state, reason, account, ended, seconds, self.tools, levels.named(self.order.level), stderr)
 
-    def _missed(self) -> str:
-        """Gives what the gateway says of a request that a cassette has no answer to, empty without one (G2)."""
+    def _refused(self, account: Ending) -> tuple[State, str] | None:
+        """Gives the end of a lane that the gateway refused: a cassette without an answer (G2), a budget that is spent.
+
+        A miss counts whatever the program made of it: what it did behind that is not what was recorded.
+        """
         if not self.order.gateway:
-            return ""
+            return None
         seen = read_activity(os.path.join(self.order.gateway, "activity"), self.order.id)
-        return seen.error[:500] if seen is not None and seen.error.startswith("cassette_miss") else ""
+        if seen is not None and seen.missed:
+            return "failed", seen.missed[:500]
+        if seen is not None and not account.ok and seen.error.startswith("budget: "):
+            return "partial", seen.error[:500]
+        return None
 
     def _code(self, code: int) -> int:
         """Gives the agent's exit code; what stands around it in a full cage tells a signal as 128 and its number."""
@@ -294,10 +301,10 @@ class Supervised:
             return "dead", "its shim died"
         if ended.code == _NO_PROGRAM and not self._read and _UNSTARTED in stderr:
             raise HarnessError(stderr.splitlines()[-1][:500], hint=self.order.adapter.install)
+        if told := self._refused(account):
+            return told
         if account.ok:
             return "done", account.reason
-        if missed := self._missed():
-            return "failed", missed
         if refused := self.order.adapter.explain(stderr):
             raise AdapterMismatchError(f"{self.order.adapter.name} refused its command line: {refused}", words=refused)
         if account.reason == "max_turns":
@@ -325,6 +332,28 @@ def is_alive(folder: str) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def is_unborn(folder: str) -> bool:
+    """Says whether nothing of a lane was ever started, and sees to it that nothing will be: its shim may be late."""
+    try:
+        fd = os.open(os.path.join(folder, "alive"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return not os.path.exists(folder)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.exists(os.path.join(folder, "proc.json")):
+            return False
+        os.unlink(os.path.join(folder, "launch.json"))  # what a shim starts from, once it has the lock
+    except BlockingIOError:
+        return False
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise os_error(error, "look at a lane") from None
+    finally:
+        os.close(fd)
+    return True
 
 
 def ask(folder: str, what: dict[str, Any], seconds: float = 10.0) -> dict[str, Any]:
@@ -389,12 +418,14 @@ def _offset(folder: str) -> int:
 
 
 def _put_offset(folder: str, offset: int) -> None:
-    _put_file(folder, "told.json", msgspec.json.encode({"offset": offset}))
+    put_file(folder, "told.json", msgspec.json.encode({"offset": offset}))
 
 
-def _put_file(folder: str, name: str, data: bytes) -> None:
+def put_file(folder: str, name: str, data: bytes) -> None:
+    """Puts a file into a lane's folder, whole or not at all."""
     path = os.path.join(folder, name)
     try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
         with open(f"{path}.new", "wb") as file:
             file.write(data)
         os.replace(f"{path}.new", path)
@@ -411,4 +442,4 @@ def _read(folder: str, name: str) -> dict[str, Any]:
         return {}
 
 
-__all__ = ["Adapter", "LaneResult", "Supervised", "adapter_of", "ask", "end", "is_alive", "tail"]
+__all__ = ["Adapter", "LaneResult", "Supervised", "adapter_of", "ask", "end", "is_alive", "is_unborn", "tail"]

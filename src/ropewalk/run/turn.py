@@ -112,9 +112,17 @@ def wish(store: Store, adapter: Adapter, caller: Mapping[str, str], ways: Ways, 
         turn.before.session if turn.before is not None else None, (), extra,
         (turn.limits or ways.limits)._replace(seconds=turn.seconds), ways.waits, turn.script, files, turn.base,
         turn.schema, turn.check, turn.environment, turn.sample, ways.door, turn.region, turn.target,
-        None if ways.tape is None else msgspec.structs.replace(ways.tape, lane=f"{turn.task}/{turn.number}"),
+        _taped(ways, turn),
         ways.account, ways.budget, ways.caps, ways.watch,
     )  # fmt: skip
+
+
+def _taped(ways: Ways, turn: Turn) -> Tape | None:
+    """Gives the cassette of a turn, in which it has a name that is the same in every run."""
+    if ways.tape is None:
+        return None
+    task = turn.task.removeprefix(f"{ways.account}.") if ways.account else turn.task
+    return msgspec.structs.replace(ways.tape, lane=f"{task}/{turn.number}")
 
 
 def take(

@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from ropewalk.board import claim, state
-from ropewalk.board.base import Board
 from ropewalk.board.claim import Held
 from ropewalk.board.state import Status
 from ropewalk.board.wire import Outcome
@@ -31,13 +30,12 @@ from ropewalk.run.limits import Spent
 from ropewalk.run.staff import Pick
 from ropewalk.run.turn import Before, Turn
 from ropewalk.run.work import evidence, progress, prompt, replay
-from ropewalk.run.work.landing import Change, Landing, Result
-from ropewalk.run.work.lease import Heart, Lease
-from ropewalk.run.work.leftovers import Places, drop
-from ropewalk.run.work.options import Options, TaskEnd
-from ropewalk.run.work.patience import Patience
+from ropewalk.run.work.bench import Bench, Dead, Ending, Lost, Stopped, Unstartable
+from ropewalk.run.work.landing import Change, Result
+from ropewalk.run.work.lease import Lease
+from ropewalk.run.work.leftovers import drop
+from ropewalk.run.work.options import TaskEnd
 from ropewalk.run.work.progress import Progress
-from ropewalk.store.store import Store
 from ropewalk.workspace import checkout, landing, move
 from ropewalk.workspace import state as workspaces
 from ropewalk.workspace.landing import Wish
@@ -47,48 +45,6 @@ CONFLICTS, RETRIES, CUTS = 3, 5, 2
 
 _NOTE = 1000
 _T = TypeVar("_T")
-
-
-class Bench(NamedTuple):
-    """Is what a thread of a worker works with."""
-
-    board: Board
-    store: Store
-    options: Options
-    landing: Landing
-    heart: Heart
-    places: Places
-    actor: str
-    tell: Callable[..., object]
-    patience: Patience
-
-
-class Ending(NamedTuple):
-    """Is how an attempt ended; with `structural` the fault is this host's, or the board's, and not the task's."""
-
-    end: TaskEnd
-    structural: str = ""
-    unreleased: Held | None = None
-
-
-class _Stopped(Exception):
-    """The worker is to end."""
-
-
-class _Lost(Exception):
-    """The claim is another's."""
-
-
-class _Dead(Exception):
-    """The attempt's surroundings failed: the exit code of its agent, and why."""
-
-    def __init__(self, rc: int, why: str, *, structural: bool = True) -> None:
-        super().__init__(why)
-        self.rc, self.why, self.structural = rc, why, structural
-
-
-class _Unstartable(Exception):
-    """The attempt could not even begin, so that it does not count as one."""
 
 
 class Attempt:
@@ -126,13 +82,13 @@ class Attempt:
             try:
                 self._patiently(self._begin if self._left is None else self._go_on)
                 ending = self._turns()
-            except _Stopped:
+            except Stopped:
                 ending = self._give_back("the worker was stopped")
-            except _Lost:
+            except Lost:
                 ending = self._ending("fenced", "the claim is another's")
-            except _Unstartable as error:
+            except Unstartable as error:
                 ending = self._give_back(str(error), structural=str(error))
-            except _Dead as death:
+            except Dead as death:
                 ending = self._die(death)
             except UnsupportedError as error:
                 self._give_back(f"{error.code} {error.message}")
@@ -143,10 +99,10 @@ class Attempt:
                 why = f"{error.code} {error.message}"
                 ending = self._give_back(why, structural=why)
             except RopewalkError as error:
-                ending = self._die(_Dead(1, f"{error.code} {error.message}"))
+                ending = self._die(Dead(1, f"{error.code} {error.message}"))
             except OSError as error:
                 # what the agent did to our files, or another process to folders that both use, ends this attempt alone
-                ending = self._die(_Dead(1, _words_of(error)))
+                ending = self._die(Dead(1, _words_of(error)))
         finally:
             bench.heart.drop(self.lease)
             self._tidy()
@@ -172,7 +128,7 @@ class Attempt:
         except RopewalkError as error:
             if isinstance(error, (FencedError, UnsupportedError, BusyError)):
                 raise
-            raise _Unstartable(f"{error.code} {error.message}") from None
+            raise Unstartable(f"{error.code} {error.message}") from None
         with self.lease.still() as held:
             self.lease.set(claim.mark(self.board, held, "dispatch_started"))
         self._tell("dispatch_started")
@@ -304,20 +260,20 @@ class Attempt:
         self._tell("agent_ended", how=how, code=self._agent_rc, seconds=result.result.seconds)
         self._check_stop()
         if how == "timeout":
-            raise _Dead(124, f"timeout: the agent did not end within {self._limit:g} s", structural=False)
+            raise Dead(124, f"timeout: the agent did not end within {self._limit:g} s", structural=False)
         if how == "died" and result.lane.reason.startswith("tools_missing"):
-            raise _Dead(self._agent_rc, result.lane.reason)
+            raise Dead(self._agent_rc, result.lane.reason)
         if how == "died":
-            raise _Dead(self._agent_rc, f"crash: the agent was ended by signal {-self._agent_rc}")
+            raise Dead(self._agent_rc, f"crash: the agent was ended by signal {-self._agent_rc}")
         if how == "escaped":
-            raise _Dead(self._agent_rc or 1, f"escaped: {result.lane.reason}")
+            raise Dead(self._agent_rc or 1, f"escaped: {result.lane.reason}")
         if how == "stalled":
-            raise _Dead(self._agent_rc, f"stalled: {result.lane.reason}")
+            raise Dead(self._agent_rc, f"stalled: {result.lane.reason}")
         if how == "partial" and (reached := limits.used_up(self.task.limits, self.spent)) is not None:
             return reached
         if not result.lane.ending.ok and self._present() == self._tree:
             words = turns.words(result)
-            raise _Dead(self._agent_rc, f"provider: the agent ended with {self._agent_rc} and changed nothing: {words}")
+            raise Dead(self._agent_rc, f"provider: the agent ended with {self._agent_rc} and changed nothing: {words}")
         return None
 
     def _count(self, done: Done) -> None:
@@ -354,7 +310,7 @@ class Attempt:
                         stop=self.lease.stop.is_set, tell=self._event, busy=self._waits)  # fmt: skip
         except RopewalkError as error:
             if self.turns == 1:
-                raise _Unstartable(f"{error.code} {error.message}") from None
+                raise Unstartable(f"{error.code} {error.message}") from None
             raise
         if done is None:
             if self._before is not None and os.path.isdir(os.path.join(one.folder, "home")):
@@ -381,7 +337,7 @@ class Attempt:
 
     def _replayed(self, text: str) -> bool:
         """Puts what the journal has of an unchanged task into the workspace, if it passed; says so."""
-        found = replay.bring(self.store, self.options, self._turn(text, None), self.attempt)
+        found = replay.bring(self.store, self.options, self.pick.adapter, self._turn(text, None), self.attempt)
         if found is None:
             return False
         self._lane_id, self.cached = found
@@ -433,7 +389,7 @@ class Attempt:
         if result.how == "fenced":
             raise FencedError(result.words, task=self.task.id)
         if result.how in ("broken", "retry", "stopped"):
-            raise _Dead(self._agent_rc, f"the land could not be done: {result.words or result.how}")
+            raise Dead(self._agent_rc, f"the land could not be done: {result.words or result.how}")
         return result
 
     def _satisfied(self) -> Ending | Result:
@@ -444,7 +400,7 @@ class Attempt:
         self._check_stop()
         assert found is not None
         if found.kind == "infrastructure" and found.reason != "timeout":
-            raise _Dead(self._agent_rc, f"the check could not be ended on the head: {found.reason or found.rc}")
+            raise Dead(self._agent_rc, f"the check could not be ended on the head: {found.reason or found.rc}")
         tree = self.store.objects.commit(head).tree
         if found.kind != "passed":
             return Result("unchanged", tree=tree, rc=found.rc, words=found.output)
@@ -497,7 +453,7 @@ class Attempt:
         """Tells of a verdict that is on the board, in flockwork's words."""
         self._tell("verdict", fixed=fixed, verdict_pushed=True, oc_elapsed=self.seconds, **facts)
 
-    def _die(self, death: _Dead) -> Ending:
+    def _die(self, death: Dead) -> Ending:
         """Leaves the task to an heir, or closes it as `infrastructure` where none is left."""
         why = " ".join(death.why.split())[:_NOTE]
         structural = why if death.structural else ""
@@ -573,9 +529,9 @@ class Attempt:
 
     def _check_stop(self) -> None:
         if self.lease.lost:
-            raise _Lost
+            raise Lost
         if self.lease.stop.is_set():
-            raise _Stopped
+            raise Stopped
 
     def _orders(self) -> Any:
         return evidence.orders(

@@ -1,8 +1,14 @@
-"""What attempts leave on a host when their worker is killed: agents, workspaces, folders; any other ends them."""
+"""What attempts leave on a host when their worker is killed: agents, workspaces, folders.
+
+An attempt that still holds its claim is taken over; what is left of the others is ended by any worker.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from urllib.parse import quote
 
 from ropewalk.board import holder
@@ -12,7 +18,7 @@ from ropewalk.lane import lanes
 from ropewalk.lane.processes import sweep
 from ropewalk.store.store import Store
 from ropewalk.workspace import removal, state
-from ropewalk.workspace.check import end_inside
+from ropewalk.workspace.check import end_inside, remove_place
 from ropewalk.workspace.drive import sweep_jobs
 from ropewalk.workspace.files import remove_tree
 
@@ -41,11 +47,41 @@ class Places:
         folder = self.of(attempt)
         try:
             os.makedirs(folder, exist_ok=True)
-            with open(os.path.join(folder, _HOLDER), "w", encoding="ascii") as file:
+            path = os.path.join(folder, _HOLDER)
+            with open(f"{path}.new", "w", encoding="ascii") as file:
                 file.write(f"{holder.mine()}\n{attempt}")
+            os.replace(f"{path}.new", path)  # whoever looks finds the one before, or this one
         except OSError as error:
             raise os_error(error, "making the folder of an attempt") from None
         return folder
+
+    @contextmanager
+    def alone(self, attempt: str) -> Iterator[bool]:
+        """Says whether nobody else takes over or ends what a dead process left of an attempt; nobody will meanwhile."""
+        try:
+            fd = os.open(os.path.join(self.of(attempt), "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            yield False  # it is gone
+            return
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield True
+        except BlockingIOError:
+            yield False
+        finally:
+            os.close(fd)
+
+    def is_left(self, attempt: str) -> bool:
+        """Says whether the process that has an attempt's folder is dead."""
+        return bool(holder.is_dead(_holder(self.of(attempt))[0]))
+
+    def end_checks(self, attempt: str) -> None:
+        """Ends the checks that a dead process ran in an attempt's folder."""
+        folder = self.of(attempt)
+        for name in os.listdir(folder) if os.path.isdir(folder) else []:
+            if name.startswith("check-"):
+                end_inside(os.path.join(folder, name))
+                remove_place(os.path.join(folder, name))
 
     def remove(self, attempt: str) -> None:
         """Removes the folder of an attempt."""
@@ -63,11 +99,7 @@ class Places:
             return []
         for name in listed:
             path = os.path.join(self.folder, name)
-            try:
-                with open(os.path.join(path, _HOLDER), encoding="ascii", errors="replace") as file:
-                    who, _, attempt = file.read().partition("\n")
-            except OSError:
-                who, attempt = "", ""
+            who, attempt = _holder(path)
             if not attempt:
                 # killed right after the folder was made, or about to write its name
                 if _age(path) > _UNNAMED_SECONDS:
@@ -77,24 +109,43 @@ class Places:
         return found
 
 
-def clear(store: Store, places: Places, actor: str) -> list[str]:
+def clear(store: Store, places: Places, actor: str, held: Collection[str] = ()) -> list[str]:
     """Ends what dead workers left: processes of agents and checks, workspaces and folders; gives the attempts.
 
-    What a workspace held is archived first.
+    What a workspace held is archived first. Attempts that are `held` still have their claims, and are left to whoever
+    takes them over.
     """
     done = []
     sweep_jobs(store)
     for attempt in places.dead():
-        lanes.abandon(store, attempt)
-        sweep(attempt)
-        end_inside(places.of(attempt))
-        try:
-            drop(store, attempt, actor, keep=True)
-            places.remove(attempt)
-        except RopewalkError:
-            continue  # another worker is at it
-        done.append(attempt)
+        if attempt in held:
+            continue
+        with places.alone(attempt) as mine:
+            if mine and places.is_left(attempt) and _clear(store, places, attempt, actor):
+                done.append(attempt)
     return done
+
+
+def _clear(store: Store, places: Places, attempt: str, actor: str) -> bool:
+    lanes.abandon(store, attempt)
+    sweep(attempt)
+    end_inside(places.of(attempt))
+    try:
+        drop(store, attempt, actor, keep=True)
+        places.remove(attempt)
+    except RopewalkError:
+        return False  # another worker is at it
+    return True
+
+
+def _holder(folder: str) -> tuple[str, str]:
+    """Gives (process, attempt) that a folder says it belongs to; empty where it does not."""
+    try:
+        with open(os.path.join(folder, _HOLDER), encoding="ascii", errors="replace") as file:
+            who, _, attempt = file.read().partition("\n")
+    except OSError:
+        return "", ""
+    return who, attempt
 
 
 def drop(store: Store, attempt: str, actor: str, *, keep: bool) -> None:

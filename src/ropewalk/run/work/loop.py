@@ -32,8 +32,9 @@ from ropewalk.lane.processes import sweep
 from ropewalk.plan.task import Task
 from ropewalk.run.staff import Pick
 from ropewalk.run.work import leftovers, progress
-from ropewalk.run.work.attempt import Attempt, Bench, Ending
+from ropewalk.run.work.attempt import Attempt
 from ropewalk.run.work.bell import Bell
+from ropewalk.run.work.bench import Bench, Ending
 from ropewalk.run.work.choice import Choice
 from ropewalk.run.work.landing import LocalLanding
 from ropewalk.run.work.lease import Heart
@@ -438,7 +439,7 @@ class _Loop:
                 if now is None or now.claim_id != status.claim_id or left is None or not self._goes_on_here(now):
                     continue
                 try:
-                    held = takeover.take(self.board, now, self._as())
+                    held = takeover.take(self.board, now, self._as(now.spec.task))
                 except FencedError:
                     continue
                 self.places.make(attempt)

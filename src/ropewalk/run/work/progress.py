@@ -9,6 +9,7 @@ import msgspec
 
 from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import os_error
+from ropewalk.run.limits import Spent
 from ropewalk.run.turn import Before
 
 _FILE = "progress.json"
@@ -19,8 +20,8 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `key` is that of its land. `turn` is the number of the turn whose lane is started, `cut` how often that turn was
     begun anew, `text` and `report` are what its agent is told, `before` is what it goes on from, and `tree` what was in
-    the workspace then. `merits`, `conflicts` and `replies` count what turns were spent on; `seconds` and `usage` are
-    sums of the turns before.
+    the workspace then. `merits`, `conflicts` and `replies` count what turns were spent on; `seconds`, `usage`
+    and `spent` are sums of the turns before.
     """
 
     attempt: str
@@ -37,6 +38,7 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     replies: int = 0
     seconds: float = 0.0
     usage: dict[str, int] = {}
+    spent: Spent = Spent()
 
 
 def write(folder: str, progress: Progress) -> None:

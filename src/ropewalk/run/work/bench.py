@@ -1,0 +1,57 @@
+"""What an attempt works with, and how it ends: a thread's bench, and the ends that are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ropewalk.board.base import Board
+from ropewalk.board.claim import Held
+from ropewalk.run.work.landing import Landing
+from ropewalk.run.work.lease import Heart
+from ropewalk.run.work.leftovers import Places
+from ropewalk.run.work.options import Options, TaskEnd
+from ropewalk.run.work.patience import Patience
+from ropewalk.store.store import Store
+
+
+class Bench(NamedTuple):
+    """Is what a thread of a worker works with."""
+
+    board: Board
+    store: Store
+    options: Options
+    landing: Landing
+    heart: Heart
+    places: Places
+    actor: str
+    tell: Callable[..., object]
+    patience: Patience
+
+
+class Ending(NamedTuple):
+    """Is how an attempt ended; with `structural` the fault is this host's, or the board's, and not the task's."""
+
+    end: TaskEnd
+    structural: str = ""
+    unreleased: Held | None = None
+
+
+class Stopped(Exception):
+    """The worker is to end."""
+
+
+class Lost(Exception):
+    """The claim is another's."""
+
+
+class Dead(Exception):
+    """The attempt's surroundings failed: the exit code of its agent, and why."""
+
+    def __init__(self, rc: int, why: str, *, structural: bool = True) -> None:
+        super().__init__(why)
+        self.rc, self.why, self.structural = rc, why, structural
+
+
+class Unstartable(Exception):
+    """The attempt could not even begin, so that it does not count as one."""
