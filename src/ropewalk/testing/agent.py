@@ -241,7 +241,8 @@ def _wait_for(path: str, step: dict[str, Any]) -> None:
 def _barrier(folder: str, step: dict[str, Any]) -> None:
     emit("tool", name="barrier", path=folder)
     os.makedirs(folder, exist_ok=True)
-    _write(os.path.join(folder, os.environ.get("ROPEWALK_AGENT", str(os.getpid())).replace("/", "-")), "here\n")
+    who = os.environ.get("ROPEWALK_TASK") or os.environ.get("ROPEWALK_AGENT") or str(os.getpid())
+    _write(os.path.join(folder, who.replace("/", "-")), "here\n")
     wait_until(folder, lambda: len(os.listdir(folder)) >= step["count"], step.get("seconds", _WAIT_SECONDS))
 
 
