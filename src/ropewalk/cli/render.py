@@ -37,9 +37,9 @@ def _notes(envelope: dict[str, Any]) -> list[str]:
 
 
 def _elsewhere(operation: str) -> Callable[[dict[str, Any]], list[str]] | None:
-    from ropewalk.cli import boardview, laneview
+    from ropewalk.cli import boardview, laneview, runview
 
-    return boardview.of(operation) or laneview.of(operation)
+    return boardview.of(operation) or laneview.of(operation) or runview.of(operation)
 
 
 def _error(error: dict[str, Any]) -> str:
@@ -325,54 +325,37 @@ def _remotes(result: dict[str, Any]) -> list[str]:
     return [f"{r['name']:<12} {r['url']}" for r in result["remotes"]] or ["no remotes"]
 
 
+def _pull(result: dict[str, Any]) -> list[str]:
+    """Gives a pull request: where it is, how it stands, and how its changes came into the branch."""
+    pull = result["pull"]
+    state = "draft" if pull["draft"] and pull["state"] == "open" else pull["state"]
+    opened = " (opened now)" if result.get("created") else ""
+    lines = [f"#{pull['number']} {state}{opened}: {pull['title']}", pull["url"]]
+    lines.append(f"branch: {pull['branch']} at {pull['head'][:12]}, for {pull['base']}")
+    if result.get("current") is False:
+        lines.append("the ref has moved since: push it with `rw pr open`")
+    if (checks := pull["checks"]) is not None:
+        failing = f", failing: {', '.join(checks['failing'])}" if checks["failing"] else ""
+        lines.append(f"checks: {checks['state']} ({checks['passed']} passed, {checks['failed']} failed, "
+                     f"{checks['pending']} pending{failing})")  # fmt: skip
+    if pull["state"] == "open":
+        why = f" ({pull['why']})" if pull["why"] else ""
+        lines.append(f"mergeable: {'unknown' if pull['mergeable'] is None else _word(pull['mergeable'])}{why}")
+    if (brought := result.get("brought")) is not None:
+        how = {"fast_forward": "as they are", "merge": "by a merge", "rebase": "rebased", "squash": "squashed"}
+        by = {one["by"] for one in brought["recognised"]}
+        known = f", recognised by {' and '.join(sorted(by))}" if by else ""
+        if brought["how"] is None:
+            lines.append(f"in {pull['base']}: not {len(brought['left'])} of its changes")
+        else:
+            lines.append(f"in {pull['base']}: all changes, {how[brought['how']]}{known}")
+    return lines
+
+
 def _tokens(result: dict[str, Any]) -> list[str]:
     return [
         f"{t['name']:<12} {t['holder']:<16} {', '.join(t['can'])} on {', '.join(t['refs'])}" for t in result["tokens"]
     ] or ["no tokens"]
-
-
-def _run(result: dict[str, Any]) -> list[str]:
-    counts = ", ".join(f"{result[name]} {name}" for name in ("landed", "failed", "blocked", "stopped"))
-    lines = [f"run {result['id']} is {result['state']}: {counts} in {result['seconds']} s"]
-    width = max((len(t["id"]) for t in result["tasks"]), default=0)
-    for t in result["tasks"]:
-        what = (t.get("landed") or "")[:12] or t.get("reason", "")
-        lines.append(f"  {t['state']:<7} {t['id']:<{width}} {t.get('agent', '')} {what}".rstrip())
-        if t.get("workspace"):
-            lines.append(f"          its work is in the workspace {t['workspace']}")
-    if result["landed"]:
-        lines.append(f"see it:   rw diff {result['base'][:12]} {result['ref']} --human")
-    if result.get("branch"):
-        lines.append(f"merge it: git merge {result['branch']}")
-    return lines
-
-
-def _runs(result: dict[str, Any]) -> list[str]:
-    lines = []
-    for r in result["runs"]:
-        what = f"{r['landed']} of {r['tasks']} landed on {r['ref']}"
-        lines.append(f"{r['id']} {when(r['started_at'])} {r['state']:<8} {what}")
-    return lines
-
-
-def _demo(result: dict[str, Any]) -> list[str]:
-    rate = f"{result['lands_per_second']} a second"
-    lines = [f"{result['agents']} agents landed {result['changes']} changes in {result['seconds']} s ({rate})"]
-    for one in result["conflicts"]:
-        end = "resolved by its own agent" if one["resolved"] else "not resolved"
-        lines.append(f"conflict: {one['task']} in {', '.join(one['paths'])}, {end}")
-    kill = result.get("kill")
-    if kill:
-        when_killed = f"killed {kill['after_ms']} ms after it began"
-        known = "was recorded" if kill["recorded"] else "was not recorded"
-        times = "once" if kill["lands"] == 1 else f"{kill['lands']} times"
-        lines.append(f"kill:     the land of {kill['agent']}, {when_killed}, {known};")
-        lines.append(f"          sent again under its key: {kill['again']}; on the line {times}")
-    lines += [f"export:   {result['exported']}", f"git fsck: {result['fsck']}", f"verify:   {result['verified']}"]
-    lines += ["", *result["history"].rstrip("\n").split("\n"), ""]
-    if result.get("folder"):
-        lines.append(f"kept in {result['folder']}")
-    return lines + ([f"FAILED: {what}" for what in result["failed"]] or ["Everything held."])
 
 
 def _more(result: dict[str, Any], option: str) -> list[str]:
@@ -407,10 +390,6 @@ _SPECIAL: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "ref move": _moves,
     "op undo": _moves,
     "op show": _op,
-    "run": _run,
-    "runs show": _run,
-    "runs list": _runs,
-    "demo": _demo,
     "queue list": _queue,
     "queue show": _queue_entry,
     "ws list": _workspaces,
@@ -421,6 +400,8 @@ _SPECIAL: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "trash list": _trash,
     "trash empty": _trash,
     "remote list": _remotes,
+    "pr open": _pull,
+    "pr status": _pull,
     "token list": _tokens,
     "ws status": _ws_status,
     "ws land": _ws_land,

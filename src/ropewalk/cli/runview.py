@@ -1,0 +1,84 @@
+"""Runs as text, for a person: what is asked, who works, what became of it, and the three lines for afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+_MARKS = {"landed": "✓", "failed": "✗", "blocked": "–", "stopped": "■", "cancelled": "–", "running": "▸",
+          "waiting": "…", "pending": "…"}  # fmt: skip
+
+
+def of(operation: str) -> Callable[[dict[str, Any]], list[str]] | None:
+    """Gives the view of an operation; None for one that has none here."""
+    return _VIEWS.get(operation)
+
+
+def _run(result: dict[str, Any]) -> list[str]:
+    counts = ", ".join(f"{result[name]} {name}" for name in ("landed", "failed", "blocked", "stopped") if result[name])
+    lines = [f"run {result['id']} is {result['state']}: {counts or 'nothing yet'} in {_seconds(result['seconds'])}"]
+    if result.get("goal"):
+        lines.append(f"goal: {result['goal']}")
+    width = max((len(t["id"]) for t in result["tasks"]), default=0)
+    for t in result["tasks"]:
+        what = (t.get("landed") or "")[:12] or t.get("reason", "")
+        notes = [f"{t['turns']} turns"] if t.get("turns", 0) > 1 else []
+        notes += [f"{t['conflicts']} conflict{'s' if t['conflicts'] > 1 else ''}"] if t.get("conflicts") else []
+        notes += [f"{t['deaths']} death{'s' if t['deaths'] > 1 else ''}"] if t.get("deaths") else []
+        notes += ["from the journal"] if t.get("cached") else []
+        said = f" ({', '.join(notes)})" if notes else ""
+        lines.append(f"  {_MARKS[t['state']]} {t['id']:<{width}} {t['state']:<8} {what}{said}".rstrip())
+        if t.get("kept"):
+            lines.append(f"    its work is kept: rw recover {t['kept']}")
+    if usage := result.get("usage"):
+        lines.append("tokens: " + ", ".join(f"{name.removesuffix('_tokens')} {n:,}" for name, n in usage.items()))
+    if result["landed"]:
+        branch = result.get("branch")
+        lines.append(f"see it:   rw diff {result['base'][:12]} {result['ref']} --human")
+        if branch:
+            lines.append(f"merge it: git merge {branch}")
+        lines.append(f"undo it:  rw runs undo {result['id']}")
+    if result["state"] in ("stopped", "died"):
+        lines.append(f"go on:    rw runs resume {result['id']}")
+    return lines
+
+
+def _runs(result: dict[str, Any]) -> list[str]:
+    lines = []
+    for r in result["runs"]:
+        at = datetime.fromtimestamp(r["started_at"], UTC).strftime("%Y-%m-%d %H:%M:%S") if r["started_at"] else ""
+        goal = f"  {r['goal'][:60]}" if r["goal"] else ""
+        lines.append(f"{r['id']} {at} {r['state']:<8} {r['landed']} of {r['tasks']} landed on {r['ref']}{goal}")
+    return lines or ["no runs"]
+
+
+def _demo(result: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{result['agents']} agents landed {result['changes']} changes of {result['tasks']} tasks in"
+        f" {result['seconds']} s",
+        f"goal:     {result['goal']}",
+        f"regions:  {'; '.join(result['regions'])}; {result['crossing']} needs go across",
+    ]
+    for one in result["conflicts"]:
+        end = "resolved by its own agent" if one["resolved"] else "not resolved"
+        lines.append(f"conflict: {one['task']} in {', '.join(one['paths'])}, {end}")
+    lines += [f"repaired: the check of {task} failed, and passed after another turn" for task in result["repaired"]]
+    lines += [f"killed:   the agent of {task}, by SIGKILL; an heir began anew, and landed" for task in result["killed"]]
+    lines += [f"export:   {result['exported']}", f"git fsck: {result['fsck']}", f"verify:   {result['verified']}"]
+    lines += ["", *result["history"].rstrip("\n").split("\n"), ""]
+    if result.get("folder"):
+        lines.append(f"kept in {result['folder']}")
+    return lines + ([f"FAILED: {what}" for what in result["failed"]] or ["Everything held."])
+
+
+def _seconds(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+_VIEWS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
+    "run": _run, "runs show": _run, "runs resume": _run, "runs stop": _run, "runs undo": _run, "runs list": _runs,
+    "demo": _demo,
+}  # fmt: skip
