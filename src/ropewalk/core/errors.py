@@ -307,7 +307,15 @@ class LoginUncagedError(RopewalkError):
 
     code = "E_LOGIN_UNCAGED"
     exit = 11
-    hint_template = "use a key, or run this lane with --cage none"
+    hint_template = "name an endpoint with a key in endpoints.toml"
+
+
+class LoginError(RopewalkError):
+    """An agent program's own login is missing, or its provider refuses to renew it."""
+
+    code = "E_LOGIN"
+    exit = 11
+    hint_template = "log in anew with the program itself"
 
 
 class EscapedError(RopewalkError):

@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from ropewalk.core.decoding import UNREADABLE
-from ropewalk.gateway import budget
+from ropewalk.gateway import budget, logins
 from ropewalk.gateway.answers import error
 from ropewalk.gateway.budget import Expected
 from ropewalk.gateway.settings import Lane, Upstream
@@ -121,6 +121,7 @@ def url(request: web.Request, path: str, upstream: Upstream, held: str, model: s
     """Gives the address at a provider, with its name of a model, and nothing of the lane's token."""
     if model and model in upstream.models:
         path = path.replace(f"/{model}:", f"/{upstream.models[model]}:")
+    path = logins.path_at(upstream, path)
     pairs = request.rel_url.raw_query_string.split("&")
     query = "&".join(one for one in pairs if one and not one.startswith("key=") and held not in unquote(one))
     return upstream.url.rstrip("/") + path + (f"?{query}" if query else "")
@@ -128,8 +129,12 @@ def url(request: web.Request, path: str, upstream: Upstream, held: str, model: s
 
 def headers(request: web.Request, upstream: Upstream, held: str) -> dict[str, str]:
     """Gives the headers that go on, with the key in the place of the token."""
-    found = {k: v for k, v in request.headers.items() if k.lower() not in _DROPPED and held not in v}
+    ours = _DROPPED | {name.lower() for name in upstream.headers}
+    found = {k: v for k, v in request.headers.items() if k.lower() not in ours and held not in v}
     found["Accept-Encoding"] = "identity"  # usage is read off the wire (G15)
+    name = next((one for one in found if one.lower() == "anthropic-beta"), "anthropic-beta")
+    if beta := logins.flags(upstream, found.pop(name, "")):
+        found[name] = beta
     if upstream.auth == "bearer" and upstream.key:
         found["Authorization"] = f"Bearer {upstream.key}"
     elif upstream.auth != "none" and upstream.key:

@@ -12,7 +12,8 @@ import time
 import aiohttp
 from aiohttp import web
 
-from ropewalk.gateway import answers, asking, cassette, ledger, offered
+from ropewalk.core.errors import RopewalkError
+from ropewalk.gateway import answers, asking, budget, cassette, ledger, offered
 from ropewalk.gateway.answers import Failed, error
 from ropewalk.gateway.asking import MOST, Ask
 from ropewalk.gateway.budget import Budget, Expected, Refused, Reservation
@@ -40,6 +41,7 @@ class Proxy:
         self.ledger = Ledger(folder)
         self.activities = Activities(folder)
         self.budget = Budget()
+        self.logins = Broker(folder)
         self.expected = Expected()
         self.accounts: dict[str, Account] = {}
         self.tapes: dict[str, cassette.Cassette] = {}
@@ -300,3 +302,8 @@ def _names(run: str, task: str, upstream: str, at: float, lane: str) -> list[str
     day = time.strftime("%Y-%m-%d", time.gmtime(at))
     found = [f"lane:{lane}", f"provider:{upstream}", f"day:{day}"]
     return found + ([f"run:{run}"] if run else []) + ([f"task:{run}/{task}"] if task else [])
+            try:
+                upstream = await self.logins.armed(upstream)
+            except RopewalkError as refused:
+                made = error(None, 401, "authentication_error", refused.message)
+                continue

@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from ropewalk.core.errors import LoginError, RopewalkError
 from ropewalk.gateway import answers, asking, budget, rewrite
 from ropewalk.gateway.answers import Failed
 from ropewalk.gateway.asking import Ask
@@ -49,6 +50,7 @@ class Sending:
     ) -> None:  # fmt: skip
         self.proxy, self.request, self.path, self.token = proxy, request, path, token
         self.settings, self.ask, self.way = settings, ask, way
+        self.upstream = way.upstream
         self.first_ms: float | None = None
         self.tries = 0
         self.until = ask.began + settings.hold
@@ -86,7 +88,21 @@ class Sending:
         else:
             self.settle(499, "cancelled", usage)
 
+    async def _arm(self, spent: str = "") -> None:
+        """Takes the token of a login, where the upstream has one: another than one that was refused."""
+        try:
+            self.upstream = await self.proxy.logins.armed(self.way.upstream, spent)
+        except RopewalkError as error:
+            gone = isinstance(error, LoginError)
+            words = f"{error.message}; {error.hint}" if error.hint else error.message
+            kind, status = ("authentication_error", 401) if gone else ("api_error", 503)
+            last = answers.failed(self.ask.wire, status, kind, words)
+            self._failed(last)
+            raise last from None
+
     async def _tried(self) -> web.StreamResponse:
+        await self._arm()
+        renewed = False
         data, added = self._data()
         account = self.way.account
         last: Failed | None = None
@@ -105,6 +121,10 @@ class Sending:
                 last = failed
             asks = answers.retry_after(last.headers)
             wait = answers.backoff(self.tries) if asks is None else asks
+            if last.status == 401 and self.upstream.login is not None and not renewed:
+                renewed = True
+                await self._arm(self.upstream.key)
+                continue
             if last.status == 429:
                 account.limit(wait)
                 self.proxy.activities.of(self.ask.lane.lane).limited = time.time()
@@ -124,7 +144,7 @@ class Sending:
 
     def _data(self) -> tuple[bytes, bool]:
         """Gives the body that is sent, which is the one that came where nothing has to be changed."""
-        ask, upstream = self.ask, self.way.upstream
+        ask, upstream = self.ask, self.upstream
         body, added = rewrite.ask_usage(ask.body, ask.wire)
         body = rewrite.apply(body, ask.wire, upstream.rewrites)
         if ask.model in upstream.models and "model" in body:
@@ -134,7 +154,7 @@ class Sending:
         return (ask.raw if body is ask.body else msgspec.json.encode(body)), added
 
     async def _once(self, data: bytes, *, strip: bool) -> web.StreamResponse:
-        name, upstream = self.way.name, self.way.upstream
+        name, upstream = self.way.name, self.upstream
         there = asking.url(self.request, self.path, upstream, self.token, self.ask.model)
         answer: aiohttp.ClientResponse | None = None
         whole = False
@@ -178,7 +198,7 @@ class Sending:
             text += part
         self._flying = False
         shown = bytes(text)
-        for secret in asking.secrets(self.way.upstream, self.token):
+        for secret in asking.secrets(self.upstream, self.token):
             shown = shown.replace(secret.encode(), b"<key>")
         if answer.status < 400:
             words = f"{self.way.name} points elsewhere ({answer.status}), which is not followed"
@@ -233,7 +253,7 @@ class Sending:
         if whole and tape is not None:
             ask = self.ask
             tape.keep(ask.lane.recorded, ask.wire, ask.recorded, ask.lane.volatile.get(ask.wire, ()), answer.status,
-                      headers, parts, asking.secrets(self.way.upstream, self.token))  # fmt: skip
+                      headers, parts, asking.secrets(self.upstream, self.token))  # fmt: skip
         self._answered(answer.status, reader.end(), whole=whole)
         if whole:
             with suppress(ConnectionError):

@@ -24,11 +24,20 @@ REQUESTS = 400
 """Is how many requests a lane may make at most, where nothing else is said."""
 
 
+class Login(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Is an agent program's own login: the file that it keeps its tokens in, and where they are renewed."""
+
+    program: str
+    file: str
+    refresh_url: str = ""
+
+
 class Upstream(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Is where a model is reached.
 
     `wires` are the formats it speaks (none: all). `account` names whose slots and rate it shares, itself without one.
     `models` has the name that it knows a model by; `rewrites` are changes to requests that a strict server wants.
+    With a `login` its key is that login's token of the moment.
     """
 
     url: str
@@ -43,6 +52,18 @@ class Upstream(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     rewrites: tuple[str, ...] = ()
     price: Price | None = None
     window: int = 0
+    login: Login | None = None
+
+
+class Tape(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Is a cassette: whether a lane's traffic is recorded in it, or played from it, and under which name.
+
+    `path` is a folder or a file; `lane` is what the lane is called in it, which is the same in every run.
+    """
+
+    mode: Literal["record", "replay"]
+    path: str
+    lane: str = ""
 
 
 class Lane(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -19,11 +19,16 @@ tool's run, `result` is the program's own last word."""
 
 
 class Endpoint(NamedTuple):
-    """Is where a program's model traffic goes: base URL without a path of the format's, a token, and the format."""
+    """Is where a program's model traffic goes: base URL without a path of the format's, a token, and the format.
+
+    With `login` the provider knows the program by its own login, which the gateway has: the program gets one that is
+    made up, with the token in the place of the real ones (G11).
+    """
 
     url: str
     token: str
     wire: Wire
+    login: bool = False
 
 
 class McpServer(NamedTuple):

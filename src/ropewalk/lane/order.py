@@ -28,7 +28,8 @@ class Order(NamedTuple):
     `folder` is the lane's own on the host: streams, records and `home` are in it. `search` is the PATH it gets, and
     `extra` further variables; `caller` is the environment of whoever asks, of which an allow-list goes on. `files` are
     put into its home. `gateway` is the gateway's folder, with `token` for this lane; without one the program reaches
-    its provider by itself.
+    its provider by itself. `named` are the name and the address of its commits, the agent's own without them.
+    `login` says that the gateway sends by the program's own login.
     """
 
     id: str
@@ -54,6 +55,8 @@ class Order(NamedTuple):
     waits: Waits = Waits()
     script: Any = None
     files: Mapping[str, bytes] = {}
+    named: tuple[str, str] = ("", "")
+    login: bool = False
 
 
 class Prepared(NamedTuple):
@@ -142,7 +145,7 @@ def _endpoint(order: Order) -> Endpoint | None:
         return None
     bridged = order.level == "full" and order.room is not None and order.room.network == "gateway"
     port = rooms.BRIDGE_PORT if bridged else order.port
-    return Endpoint(f"http://127.0.0.1:{port}", order.token, order.adapter.wires[0])
+    return Endpoint(f"http://127.0.0.1:{port}", order.token, order.adapter.wires[0], order.login)
 
 
 def _put(path: str, data: bytes) -> None:

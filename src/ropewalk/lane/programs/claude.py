@@ -10,7 +10,10 @@ from ropewalk.gateway.tokens import Tokens
 from ropewalk.lane.adapter import Event, Launch, Start
 from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, json_file, number, part, said
 
-_SERVERS = "servers.json"
+_SERVERS, _LOGIN = "servers.json", "claude/.credentials.json"
+_NEVER = 4_102_444_800_000
+"""Is when a made-up login ends, in milliseconds: what it stands for is renewed by the gateway."""
+
 _EFFORT = {"low": "4000", "medium": "10000", "high": "24000", "max": "32000"}
 
 
@@ -43,7 +46,9 @@ class Claude(Program):
         if start.is_root:
             env["IS_SANDBOX"] = "1"
         if start.endpoint is not None:
-            env |= {"ANTHROPIC_BASE_URL": start.endpoint.url, "ANTHROPIC_API_KEY": start.endpoint.token}
+            env["ANTHROPIC_BASE_URL"] = start.endpoint.url
+            if not start.endpoint.login:
+                env["ANTHROPIC_API_KEY"] = start.endpoint.token
         if start.effort in _EFFORT:
             # newer models take the one, older ones the other
             env |= {"CLAUDE_CODE_EFFORT_LEVEL": start.effort, "MAX_THINKING_TOKENS": _EFFORT[start.effort]}
@@ -66,6 +71,11 @@ class Claude(Program):
         # in a file: a command line is shown to every process of the host, and there are tokens in it
         words += ["--mcp-config", f"{start.home}/{_SERVERS}", "--strict-mcp-config"]
         files = {_SERVERS: json_file({"mcpServers": servers})}
+        if start.endpoint is not None and start.endpoint.login:
+            files[_LOGIN] = json_file({"claudeAiOauth": {
+                "accessToken": start.endpoint.token, "refreshToken": "none", "expiresAt": _NEVER,
+                "scopes": ["user:inference"], "subscriptionType": "max",
+            }})  # fmt: skip
         return Launch(words, env, files, _message(asked(start, self.prompt_max)), keep_open=True)
 
     def reader(self) -> Reader:
