@@ -19,6 +19,7 @@ from ropewalk.gateway.asking import MOST, Ask
 from ropewalk.gateway.budget import Budget, Expected, Refused, Reservation
 from ropewalk.gateway.ledger import Activities, Entry, Ledger, Open
 from ropewalk.gateway.prices import NOTHING, Cost, Price, Tables
+from ropewalk.gateway.renewal import Broker
 from ropewalk.gateway.sending import Sending, Way
 from ropewalk.gateway.settings import Current, Lane, Settings
 from ropewalk.gateway.tokens import Tokens, wire_of
