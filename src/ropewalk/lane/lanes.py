@@ -26,7 +26,7 @@ from ropewalk.core.errors import (
     RopewalkError,
     os_error,
 )
-from ropewalk.gateway import endpoints, host, ledger, logins
+from ropewalk.gateway import endpoints, host, ledger, logins, renewal
 from ropewalk.gateway.budget import Cap
 from ropewalk.gateway.prices import NOTHING
 from ropewalk.gateway.settings import Lane as Admitted
@@ -524,7 +524,7 @@ def _usable(wish: Wish) -> list[str]:
         login = wish.upstreams[name].login
         try:
             if login is not None:
-                logins.ensure(login, logins.marks(wish.gateway))
+                renewal.ensure(login, logins.marks(wish.gateway))
             found.append(name)
         except (LoginError, ProviderError) as error:
             wrong = wrong or error
