@@ -124,8 +124,8 @@ class Field:
             ups[name] = settings.Upstream(url(name, scenario(what)), "real-key")
             fields = {wire: tuple(paths) for wire, paths in adapter(program).volatile.items()}
             lanes[f"token-{name}"] = settings.Lane(f"r/{name}/1", upstreams=(name,), requests=LIMITS.requests,
-                                                   volatile=fields)  # fmt: skip
-        return settings.Settings(ups, lanes, tape=tape, hold=2.0, first_byte=60.0, between=60.0)
+                                                   volatile=fields, tape=tape)  # fmt: skip
+        return settings.Settings(ups, lanes, hold=2.0, first_byte=60.0, between=60.0)
 
 
 class Gateway:
@@ -391,9 +391,17 @@ def _steered(lane: Lane) -> tuple[LaneResult, str]:
 
 def _interrupted(lane: Lane) -> tuple[LaneResult, str]:
     asked: list[bool] = []
-    result = lane.run(lambda found: asked.append(found.interrupt()))
+    ended: list[float] = []
+
+    def act(found: Supervised) -> None:
+        asked.append(found.interrupt())
+        ended.append(time.monotonic())
+
+    result = lane.run(act)
+    seconds = time.monotonic() - ended[0] if ended else -1
     return result, (
         _is(asked == [True], "it can't be interrupted")
+        or _is(seconds < SIGNS, f"it took {seconds:.1f} s to stop")
         or _is(result.state == "failed" and result.reason == "interrupted", "not interrupted")
     )
 

@@ -54,8 +54,8 @@ class Taped:
         # any lane of the matrix has what the program's adapter says is volatile
         pattern = base.lanes[f"token-{self.program}-write"]
         up = settings.Upstream(server, "sk-real-key-of-the-endpoint-0001")
-        held = settings.Lane(f"r/{name}/1", upstreams=("up",), requests=60, volatile=pattern.volatile)
-        how = settings.Settings({"up": up}, {f"token-{name}": held}, tape=tape, hold=1.0)
+        held = settings.Lane(f"r/{name}/1", upstreams=("up",), requests=60, volatile=pattern.volatile, tape=tape)
+        how = settings.Settings({"up": up}, {f"token-{name}": held}, hold=1.0)
         gateway = Gateway(self.shared.folder / f"{name}-{place or mode}-gateway", how)
         try:
             lane = Lane(self.shared, self.program, self.what, gateway=gateway)

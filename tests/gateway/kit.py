@@ -192,7 +192,8 @@ def gateway(folder: Path, made: Settings, *, started: bool = True) -> Iterator[G
 def simple(url: str, **more: Any) -> Settings:
     """Gives settings of one lane with one upstream, `up`."""
     ups = more.pop("upstreams", None) or {"up": Upstream(url, KEY)}
-    lane = Lane("run/one/1", "run", "one", "test", tuple(ups), more.pop("requests", 400), more.pop("volatile", {}))
+    lane = Lane("run/one/1", "run", "one", "test", tuple(ups), more.pop("requests", 400), more.pop("volatile", {}),
+                more.pop("tape", None))  # fmt: skip
     return Settings(upstreams=ups, lanes={TOKEN: lane}, **more)
 
 

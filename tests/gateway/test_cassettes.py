@@ -91,7 +91,7 @@ def test_record_and_replay_through_the_gateway(tmp_path: Path, server: ModelServ
     asked = len(server.entries("taped"))
     how = simple("http://127.0.0.1:9", tape=Tape("replay", tape))
     # another run, in which the lane has another id
-    lane = Lane("run2/one/1", "run2", "one", "test", ("up",))
+    lane = Lane("run2/one/1", "run2", "one", "test", ("up",), tape=Tape("replay", tape))
     with gateway(tmp_path / "two", msgspec.structs.replace(how, lanes={TOKEN: lane})) as made:
         for (wire, stream), data in first.items():
             assert made.send(wire, stream=stream).data == data
@@ -108,15 +108,14 @@ def test_record_and_replay_through_the_gateway(tmp_path: Path, server: ModelServ
 @pytest.mark.parametrize("level", ["files", "none"])
 def test_G1_a_cassette_is_played_in_a_full_cage_alone(tmp_path: Path, level: str) -> None:
     folder = str(tmp_path)
-    lane = Lane("r/t/1")
-    host.tape(folder, Tape("replay", str(tmp_path / "tape")))
+    lane = Lane("r/t/1", tape=Tape("replay", str(tmp_path / "tape")))
     before = settings.read(folder)
     with pytest.raises(CageUnavailableError):
         host.admit(folder, lane, level=level)
     assert settings.read(folder) == before
     assert host.admit(folder, lane, level="full")
-    host.tape(folder, None)
-    assert host.admit(folder, lane, level=level)
+    for tape in (None, Tape("record", str(tmp_path / "tape"))):
+        assert host.admit(folder, msgspec.structs.replace(lane, tape=tape), level=level)
 
 
 def test_a_damaged_recording_is_said(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ one reserved request, however many streams run at once.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +21,13 @@ DAY = "day"
 LONGEST = 128_000
 """Is how long an answer may be at most, in tokens, where a request names no bound."""
 
+TOKENS_A_DOLLAR = 100_000
+"""Is how many tokens without a known price a cap of dollars lets pass for each, where no cap of tokens goes with it."""
+
+UNPRICED = "tokens without a known price"
+NAMES, DAYS = 10_000, 35
+"""Are of how many names sums are kept at most, and for how many days after the last request of one."""
+
 _BYTES_A_TOKEN = 3
 _TURNS = 20
 
@@ -32,15 +40,31 @@ class Cap(msgspec.Struct, frozen=True, omit_defaults=True):
     requests: int | None = None
 
 
-class Spent(msgspec.Struct, omit_defaults=False):
-    """Is what was spent under a name, and what is reserved for requests that are on their way."""
+class Total(msgspec.Struct, omit_defaults=True):
+    """Is what was spent under a name: `unpriced` are tokens whose price nobody knows, `last` is when, since 1970."""
 
     cost: Cost = NOTHING
     tokens: Tokens = Tokens()
     requests: int = 0
+    unpriced: int = 0
+    last: float = 0.0
+
+    def add(self, cost: Cost, tokens: Tokens, at: float) -> None:
+        """Counts a request."""
+        self.cost += cost
+        self.tokens += tokens
+        self.requests += 1
+        self.unpriced += tokens.total if cost.dollars is None else 0
+        self.last = max(self.last, at)
+
+
+class Spent(Total, omit_defaults=False):
+    """Is what was spent under a name, and what is reserved for requests that are on their way."""
+
     reserved_dollars: float = 0.0
     reserved_tokens: int = 0
     reserved_requests: int = 0
+    reserved_unpriced: int = 0
 
 
 class Reservation(NamedTuple):
@@ -86,12 +110,12 @@ class Budget:
     ) -> Reservation:
         """Holds back what a request may use: `tokens` of input, and of answer `likely` and at `most`.
 
-        Raises `Refused` when a cap is reached. Where a model has no price a cap of dollars can't hold; one of tokens
-        does.
+        Raises `Refused` when a cap is reached. Where a model has no price a cap of dollars can't hold: that of tokens
+        which goes with it does, and without one as many tokens as its dollars stand for.
         """
         listed = tuple(dict.fromkeys(names))
         for name in listed:
-            for what, limit, used, reserved in self._caps(name):
+            for what, limit, used, reserved in self._caps(name, price):
                 # what reaches the cap is what may pass it
                 if used + reserved >= limit:
                     raise Refused(name, what, limit, used + reserved, spent=used >= limit)
@@ -99,7 +123,7 @@ class Budget:
         fits = all(
             used + reserved + more <= limit
             for name in listed
-            for what, limit, used, reserved in self._caps(name)
+            for what, limit, used, reserved in self._caps(name, price)
             if (more := _of(what, tokens + output, price, tokens, output)) is not None
         )
         bound = None
@@ -114,9 +138,10 @@ class Budget:
             account.reserved_dollars += dollars or 0.0
             account.reserved_tokens += made.tokens
             account.reserved_requests += 1
+            account.reserved_unpriced += made.tokens if price is None else 0
         return made
 
-    def _caps(self, name: str) -> Iterator[tuple[str, float, float, float]]:
+    def _caps(self, name: str, price: Price | None) -> Iterator[tuple[str, float, float, float]]:
         """Yields the caps on a name: of what, the cap, what is used, and what is reserved."""
         cap = self.caps.get(name) or (self.caps.get(DAY) if name.startswith(f"{DAY}:") else None)
         if cap is None:
@@ -124,6 +149,8 @@ class Budget:
         account = self._account(name)
         if cap.dollars is not None:
             yield "dollars", cap.dollars, account.cost.dollars or 0.0, account.reserved_dollars
+            if price is None and cap.tokens is None:
+                yield UNPRICED, cap.dollars * TOKENS_A_DOLLAR, account.unpriced, account.reserved_unpriced
         if cap.tokens is not None:
             yield "tokens", cap.tokens, account.tokens.total, account.reserved_tokens
         if cap.requests is not None:
@@ -144,19 +171,31 @@ class Budget:
             # sums of fractions leave a rest, which would grow
             left = account.reserved_dollars - (held.dollars or 0.0)
             account.reserved_dollars = left if account.reserved_requests else 0.0
+            account.reserved_unpriced -= held.tokens if held.dollars is None else 0
             if tokens is not None:
-                self._charge(account, charged, tokens)
+                account.add(charged, tokens, time.time())
         return charged
 
-    def charge(self, names: Iterable[str], charged: Cost, tokens: Tokens) -> None:
+    def charge(self, names: Iterable[str], charged: Cost, tokens: Tokens, at: float = 0.0) -> None:
         """Counts what was used before this process began."""
         for name in dict.fromkeys(names):
-            self._charge(self._account(name), charged, tokens)
+            self._account(name).add(charged, tokens, at)
 
-    def _charge(self, account: Spent, charged: Cost, tokens: Tokens) -> None:
-        account.cost += charged
-        account.tokens += tokens
-        account.requests += 1
+    def carry(self, totals: Mapping[str, Total]) -> None:
+        """Goes on with sums that a gateway before this one kept."""
+        for name, one in totals.items():
+            self.spent[name] = Spent(one.cost, one.tokens, one.requests, one.unpriced, one.last)
+
+    def totals(self, now: float) -> dict[str, Total]:
+        """Gives the sums that are to be kept, and forgets the others: those of names that are not used any more."""
+        kept = {
+            name: one for name, one in self.spent.items()
+            if name in self.caps or one.reserved_requests or name.startswith("provider:")
+        }  # fmt: skip
+        recent = [(one.last, name) for name, one in self.spent.items() if now - one.last < DAYS * 86_400]
+        kept |= {name: self.spent[name] for _, name in sorted(recent)[-NAMES:]}
+        self.spent = kept
+        return {name: Total(one.cost, one.tokens, one.requests, one.unpriced, one.last) for name, one in kept.items()}
 
     def open(self) -> list[Reservation]:
         """Gives what is held back now."""
@@ -214,7 +253,18 @@ def bounded(body: Mapping[str, Any], wire: Wire, output: int, *, plain: bool = F
     return {**body, "max_tokens" if older else "max_completion_tokens": output}
 
 
+def names(run: str, task: str, upstream: str, at: float, lane: str) -> list[str]:
+    """Gives the names that a request counts under."""
+    found = [f"lane:{lane}", f"provider:{upstream}", day(at)]
+    return found + ([f"run:{run}"] if run else []) + ([f"task:{run}/{task}"] if task else [])
+
+
+def day(at: float) -> str:
+    """Gives the name that what was spent on the day of a time counts under."""
+    return f"{DAY}:{time.strftime('%Y-%m-%d', time.gmtime(at))}"
+
+
 def _of(what: str, tokens: int, price: Price | None, given: int, made: int) -> float | None:
     if what == "dollars":
         return None if price is None else price.most(given, made)
-    return tokens if what == "tokens" else 1
+    return 1 if what == "requests" else tokens

@@ -17,9 +17,9 @@ import msgspec
 from ropewalk.core import clock
 from ropewalk.core.errors import CageUnavailableError, ProviderError, os_error
 from ropewalk.gateway import process, settings
-from ropewalk.gateway.budget import Cap
+from ropewalk.gateway.budget import DAY, Cap
 from ropewalk.gateway.process import Address
-from ropewalk.gateway.settings import Lane, Settings, Tape, Upstream
+from ropewalk.gateway.settings import Lane, Settings, Upstream
 
 _START_SECONDS = 30.0
 _STARTED: list[tuple[str, subprocess.Popen[bytes]]] = []
@@ -93,8 +93,13 @@ def changing(folder: str) -> Iterator[Callable[[Settings], None]]:
         os.close(fd)
 
 
-def admit(folder: str, lane: Lane, upstreams: Mapping[str, Upstream] | None = None, *, level: str = "full") -> str:
+def admit(
+    folder: str, lane: Lane, upstreams: Mapping[str, Upstream] | None = None, *, level: str = "full",
+    caps: Mapping[str, Cap] | None = None,
+) -> str:  # fmt: skip
     """Lets a lane in and gives its token; what upstreams it needs are put beside those that are there.
+
+    `caps` are the user's own, of days and of providers, which hold for all lanes from now on; None leaves those before.
 
     Raises `E_CAGE_UNAVAILABLE` where a cassette is played and the lane's cage is below `full`: recorded answers name
     the paths of a full cage, and elsewhere a lane would write into another's tree (G1).
@@ -102,17 +107,22 @@ def admit(folder: str, lane: Lane, upstreams: Mapping[str, Upstream] | None = No
     token = "rwl_" + secrets.token_urlsafe(24)
     with changing(folder) as put:
         now = settings.read(folder)
-        if now.tape is not None and now.tape.mode == "replay" and level != "full":
+        if lane.is_played and level != "full":
             raise CageUnavailableError(
                 f"a cassette is played in a full cage alone, and this one is {level!r}",
                 hint="ask for the level full, or play no cassette", level=level,
             )  # fmt: skip
         put(
             msgspec.structs.replace(
-                now, upstreams={**now.upstreams, **(upstreams or {})}, lanes={**now.lanes, token: lane}
+                now, upstreams={**now.upstreams, **(upstreams or {})}, lanes={**now.lanes, token: lane},
+                caps=now.caps if caps is None else {k: v for k, v in now.caps.items() if not _is_users(k)} | dict(caps),
             )
-        )
+        )  # fmt: skip
     return token
+
+
+def _is_users(name: str) -> bool:
+    return name == DAY or name.startswith("provider:")
 
 
 def dismiss(folder: str, token: str = "", *, lane: str = "") -> None:
@@ -136,9 +146,3 @@ def cap(folder: str, caps: Mapping[str, Cap]) -> None:
     with changing(folder) as put:
         now = settings.read(folder)
         put(msgspec.structs.replace(now, caps={**now.caps, **caps}))
-
-
-def tape(folder: str, how: Tape | None) -> None:
-    """Records traffic from now on, or plays it back, or does neither."""
-    with changing(folder) as put:
-        put(msgspec.structs.replace(settings.read(folder), tape=how))

@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 from zlib import crc32
 
 import msgspec
 
 from ropewalk.core.decoding import UNREADABLE
+from ropewalk.gateway import budget
+from ropewalk.gateway.budget import Budget, Spent, Total
 from ropewalk.gateway.prices import NOTHING, Cost, Mark
 from ropewalk.gateway.tokens import Tokens
 
-FILE = "ledger.jsonl"
-_KIND = ".activity"
+FILE, BEFORE = "ledger.jsonl", "ledger.1.jsonl"
+"""Are the file of the last requests, and that of those before them; what is older is in sums alone."""
+
+LARGEST = 16 << 20
+"""Is how large each of them gets, in bytes."""
+
+_KIND, _KEPT_SECONDS = ".activity", 7 * 86_400.0
+_CARRIED = b'{"totals":'
 _LOOKS = 20
 Outcome = Literal["answered", "failed", "cut", "cancelled", "refused", "lost"]
 """Is how a request ended: `cut` in the middle of an answer, `cancelled` by the program, `lost` with the gateway."""
@@ -76,34 +84,74 @@ class Open(msgspec.Struct, frozen=True, omit_defaults=True):
     dollars: float | None = None
 
 
-class Ledger:
-    """Appends to a gateway's ledger."""
+class Carried(msgspec.Struct, frozen=True):
+    """Is the first line of a file that goes on from another: the sums of all before it, by name."""
 
-    def __init__(self, folder: str) -> None:
-        self.path = os.path.join(folder, FILE)
+    totals: dict[str, Total]
+
+
+class Ledger:
+    """Appends to a gateway's ledger, and begins a new file where one is full."""
+
+    def __init__(self, folder: str, largest: int = LARGEST) -> None:
+        self.path, self._before = os.path.join(folder, FILE), os.path.join(folder, BEFORE)
+        self._largest = largest
+        self._open = {one.id: one for one in unsettled(folder)}
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        size = os.fstat(self._fd).st_size
-        if size and os.pread(self._fd, 1, size - 1) != b"\n":
-            os.write(self._fd, b"\n")  # a line that was torn must not spoil the next
+        self._size = os.fstat(self._fd).st_size
+        if self._size and os.pread(self._fd, 1, self._size - 1) != b"\n":
+            self._write(b"\n")  # a line that was torn must not spoil the next
 
     def note(self, one: Entry | Open) -> None:
         """Writes a line, whole."""
-        os.write(self._fd, msgspec.json.encode(one) + b"\n")
+        if isinstance(one, Open):
+            self._open[one.id] = one
+        else:
+            self._open.pop(one.id, None)
+        self._write(msgspec.json.encode(one) + b"\n")
+
+    @property
+    def is_full(self) -> bool:
+        """Says whether it is time for a new file."""
+        return self._size >= self._largest
+
+    def turn(self, totals: Mapping[str, Total]) -> None:
+        """Begins a new file, with the sums so far and what is open; what is full takes the older one's place."""
+        lines = [msgspec.json.encode(one) for one in (Carried(dict(totals)), *self._open.values())]
+        part = f"{self.path}.new"
+        made = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.write(made, b"\n".join(lines) + b"\n")
+        try:
+            os.unlink(f"{self._before}.new")
+        except FileNotFoundError:
+            pass
+        os.link(self.path, f"{self._before}.new")
+        os.replace(f"{self._before}.new", self._before)
+        os.replace(part, self.path)  # whenever it is killed, all that counts is in the file of this name
+        os.close(self._fd)
+        self._fd, self._size = made, os.fstat(made).st_size
+
+    def _write(self, data: bytes) -> None:
+        self._size += os.write(self._fd, data)
 
     def close(self) -> None:
         """Closes the file."""
         os.close(self._fd)
 
 
-def entries(folder: str) -> Iterator[Entry]:
-    """Yields the settled requests in order; one that was open when its gateway died is there as `lost`, estimated."""
+def entries(folder: str, *, older: bool = True) -> Iterator[Entry]:
+    """Yields the settled requests in order; one that was open when its gateway died is there as `lost`, estimated.
+
+    Without `older` those alone that no carried sum holds.
+    """
     waiting: dict[str, Open] = {}
-    for found in _lines(os.path.join(folder, FILE)):
-        if isinstance(found, Open):
-            waiting[found.id] = found
-        else:
-            waiting.pop(found.id, None)
-            yield found
+    for name in (BEFORE, FILE) if older else (FILE,):
+        for found in _lines(os.path.join(folder, name)):
+            if isinstance(found, Open):
+                waiting[found.id] = found
+            elif isinstance(found, Entry):
+                waiting.pop(found.id, None)
+                yield found
     for one in waiting.values():
         yield lost(one)
 
@@ -114,9 +162,37 @@ def unsettled(folder: str) -> list[Open]:
     for found in _lines(os.path.join(folder, FILE)):
         if isinstance(found, Open):
             waiting[found.id] = found
-        else:
+        elif isinstance(found, Entry):
             waiting.pop(found.id, None)
     return list(waiting.values())
+
+
+def carried(folder: str) -> dict[str, Total]:
+    """Gives the sums of what is in no line any more."""
+    try:
+        with open(os.path.join(folder, FILE), "rb") as file:
+            first = file.readline()
+        return msgspec.json.decode(first, type=Carried).totals if first.startswith(_CARRIED) else {}
+    except (FileNotFoundError, *UNREADABLE):
+        return {}
+
+
+def spent(folder: str) -> Budget:
+    """Gives the account of a gateway as its ledger tells it: what was used, and what is reserved while one runs."""
+    found = Budget()
+    found.carry(carried(folder))
+    waiting = {one.id: one for one in unsettled(folder)}
+    for entry in entries(folder, older=False):
+        if entry.tokens is not None and entry.id not in waiting:
+            found.charge(budget.names(entry.run, entry.task, entry.upstream, entry.at, entry.lane), entry.cost,
+                         entry.tokens, entry.at)  # fmt: skip
+    for one in waiting.values():
+        for name in budget.names(one.run, one.task, one.upstream, one.open, one.lane):
+            account = found.spent.setdefault(name, Spent())
+            account.reserved_requests += 1
+            account.reserved_tokens += one.expected.total
+            account.reserved_dollars += one.dollars or 0.0
+    return found
 
 
 def lost(one: Open) -> Entry:
@@ -127,10 +203,12 @@ def lost(one: Open) -> Entry:
     )  # fmt: skip
 
 
-def _lines(path: str) -> Iterator[Entry | Open]:
+def _lines(path: str) -> Iterator[Entry | Open | Carried]:
     try:
         with open(path, "rb") as file:
             for line in file:
+                if line.startswith(_CARRIED):
+                    continue
                 try:
                     yield msgspec.json.decode(line, type=Open if b'"open":' in line[:80] else Entry)
                 except UNREADABLE:
@@ -144,6 +222,8 @@ class Activity(msgspec.Struct, omit_defaults=True):
 
     `open` counts requests on their way. `wants_tool` says that the last answer asked for a tool. `tokens` and `cost`
     are the sums of what was settled. `tools` are those that the first request that offers any offers its model.
+    `limited` is when it was last asked to wait, `until` until when it was told to. `missed` is the first request that a
+    cassette had no answer to.
     """
 
     open: int = 0
@@ -154,6 +234,8 @@ class Activity(msgspec.Struct, omit_defaults=True):
     wants_tool: bool = False
     status: int = 0
     limited: float = 0.0
+    until: float = 0.0
+    missed: str = ""
     error: str = ""
     tokens: Tokens = Tokens()
     cost: Cost = NOTHING
@@ -185,6 +267,18 @@ class Activities:
                 self.show(lane)
                 found.append(lane)
         return found
+
+    def clear(self, here: Collection[str]) -> None:
+        """Removes what was shown of lanes that are not here any more, and did nothing for a week."""
+        for name in os.listdir(self._folder):
+            path, lane = os.path.join(self._folder, name), name.removesuffix(_KIND).replace("+", "/")
+            try:
+                if lane not in here and time.time() - os.stat(path).st_mtime > _KEPT_SECONDS:
+                    os.unlink(path)
+                    self.lanes.pop(lane, None)
+                    self._written.pop(lane, None)
+            except FileNotFoundError:
+                continue
 
     def show(self, lane: str, *, now: bool = True) -> None:
         """Writes a lane's file; without `now` at most once a second."""

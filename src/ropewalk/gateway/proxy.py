@@ -41,8 +41,8 @@ class Proxy:
         self.settings = Current(folder)
         self.ledger = Ledger(folder)
         self.activities = Activities(folder)
-        self.budget = Budget()
         self.logins = Broker(folder)
+        self.budget = Budget()
         self.expected = Expected()
         self.accounts: dict[str, Account] = {}
         self.tapes: dict[str, cassette.Cassette] = {}
@@ -59,11 +59,16 @@ class Proxy:
             self.ledger.note(ledger.lost(one))
             behind.add(one.lane)
         used = {lane: (Tokens(), NOTHING) for lane in behind}
-        for entry in ledger.entries(self.folder):
+        totals = ledger.carried(self.folder)
+        self.budget.carry(totals)
+        for lane in behind:
+            if (before := totals.get(f"lane:{lane}")) is not None:
+                used[lane] = before.tokens, before.cost
+        for entry in ledger.entries(self.folder, older=False):
             if entry.tokens is None:
                 continue
-            names = _names(entry.run, entry.task, entry.upstream, entry.at, entry.lane)
-            self.budget.charge(names, entry.cost, entry.tokens)
+            names = budget.names(entry.run, entry.task, entry.upstream, entry.at, entry.lane)
+            self.budget.charge(names, entry.cost, entry.tokens, entry.at)
             if entry.lane in used:
                 tokens, cost = used[entry.lane]
                 used[entry.lane] = tokens + entry.tokens, cost + entry.cost
@@ -71,6 +76,19 @@ class Proxy:
             activity = self.activities.of(lane)
             activity.tokens, activity.cost = tokens, cost
             self.activities.show(lane)
+        self._clear()
+
+    def _clear(self) -> None:
+        """Bounds what is kept of lanes that are gone."""
+        self.activities.clear({one.lane for one in self.settings().lanes.values()})
+
+    def note(self, one: Entry | Open) -> None:
+        """Writes a line into the ledger, which begins a new file when it is full."""
+        self.ledger.note(one)
+        if self.ledger.is_full:
+            self.budget.caps = self.settings.bounds
+            self.ledger.turn(self.budget.totals(time.time()))
+            self._clear()
 
     def application(self) -> web.Application:
         """Gives the application that a server runs."""
@@ -100,7 +118,7 @@ class Proxy:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answers one request of a lane."""
         settings = self.settings()
-        self.budget.caps = settings.caps
+        self.budget.caps = self.settings.bounds
         if request.headers.get("upgrade"):
             return web.Response(status=426, text="there is no upgrade here", headers={"Upgrade": "HTTP/1.1"})
         held = asking.token(request)
@@ -132,9 +150,12 @@ class Proxy:
         activity.tools = activity.tools or offered.names(ask.body, ask.wire)
         self.activities.show(ask.lane.lane)
         try:
-            if settings.tape is not None and settings.tape.mode == "replay":
-                return await self._replayed(request, settings, ask)
-            return await self._sent(request, path, held, settings, ask)
+            if ask.lane.is_played:
+                return await self._replayed(request, ask)
+            answer = await self._sent(request, path, held, settings, ask)
+            if answer.status >= 400 and (wait := answers.retry_after(answer.headers)) is not None:
+                activity.until = max(activity.until, time.time() + wait)
+            return answer
         finally:
             activity.open -= 1
             activity.ended = time.time()
@@ -164,7 +185,7 @@ class Proxy:
                     return last
                 continue
             who = ask.lane
-            self.ledger.note(
+            self.note(
                 Open(ask.id, ask.at, who.lane, who.run, who.task, who.harness, name, ask.model, ask.wire, ask.expected,
                      None if price is None else price.of(ask.expected))
             )  # fmt: skip
@@ -174,14 +195,14 @@ class Proxy:
             except Failed as failed:
                 last = failed.response()
                 if failed.status in _FINAL:
-                    self._keep(settings, ask, failed)
+                    self._keep(ask, failed)
                     break
         assert last is not None
         return last
 
     async def _reserve(self, settings: Settings, ask: Ask, name: str, price: Price | None) -> Reservation:
         """Holds back what a request may use; waits, no longer than a hold, for what others only reserved."""
-        names = _names(ask.lane.run, ask.lane.task, name, ask.at, ask.lane.lane)
+        names = budget.names(ask.lane.run, ask.lane.task, name, ask.at, ask.lane.lane)
         while True:
             try:
                 return self.budget.reserve(names, ask.expected.input, price, ask.expected.output, ask.most)
@@ -211,7 +232,7 @@ class Proxy:
             ask.id, ask.at, who.lane, who.run, who.task, who.harness, upstream, ask.model, ask.wire, status, "refused",
             error=str(refused),
         )  # fmt: skip
-        self.ledger.note(entry)
+        self.note(entry)
         if refused.spent:
             return error(ask.wire, 400, "invalid_request_error", str(refused))
         return error(ask.wire, 429, "rate_limit_error", str(refused), retry_after=_AGAIN_SECONDS)
@@ -226,26 +247,30 @@ class Proxy:
             found.allow(upstream.slots, upstream.per_minute)
         return found
 
-    def tape(self, settings: Settings) -> cassette.Cassette | None:
-        """Gives the cassette in use, or None."""
-        if settings.tape is None:
-            self.tapes.clear()  # one that is put in again plays from its beginning
+    def tape(self, lane: Lane) -> cassette.Cassette | None:
+        """Gives the cassette of a lane, or None; each lane plays it from its beginning."""
+        if lane.tape is None:
             return None
-        return self.tapes.setdefault(settings.tape.folder, cassette.Cassette(settings.tape.folder))
+        if lane.lane not in self.tapes:
+            here = {one.lane for one in self.settings().lanes.values()}
+            self.tapes = {name: tape for name, tape in self.tapes.items() if name in here}
+            self.tapes[lane.lane] = cassette.Cassette(lane.tape.path)
+        return self.tapes[lane.lane]
 
-    def _keep(self, settings: Settings, ask: Ask, failed: Failed) -> None:
+    def _keep(self, ask: Ask, failed: Failed) -> None:
         """Records a provider's answer that the request is wrong."""
-        if (tape := self.tape(settings)) is not None:
+        if (tape := self.tape(ask.lane)) is not None:
             tape.keep(ask.lane.recorded, ask.wire, ask.recorded, ask.lane.volatile.get(ask.wire, ()), failed.status,
                       failed.headers, [failed.body])  # fmt: skip
 
-    async def _replayed(self, request: web.Request, settings: Settings, ask: Ask) -> web.StreamResponse:
-        tape = self.tape(settings)
+    async def _replayed(self, request: web.Request, ask: Ask) -> web.StreamResponse:
+        tape = self.tape(ask.lane)
         assert tape is not None
         found = tape.find(ask.lane.recorded, ask.wire, ask.recorded, ask.lane.volatile.get(ask.wire, ()))
         activity = self.activities.of(ask.lane.lane)
         if isinstance(found, str):
-            activity.status, activity.error = 400, f"cassette_miss: {found}"[:2000]
+            activity.status = 400
+            activity.error = activity.missed = f"cassette_miss: {found}"[:2000]
             return error(ask.wire, 400, "cassette_miss", found)
         response = web.StreamResponse(status=found.status, headers=dict(found.headers))
         await response.prepare(request)
@@ -273,7 +298,7 @@ class Proxy:
             return web.Response(status=200)
         if path is None or not asking.is_beside(request.method, path):
             return error(None, 404, "not_found_error", "the gateway passes on nothing at this address")
-        if settings.tape is not None and settings.tape.mode == "replay":
+        if lane.is_played:
             return error(None, 404, "not_found_error", "a cassette has no such answers")
         data = await asking.read(request, held, settings.first_byte)
         if isinstance(data, tuple):
@@ -282,6 +307,11 @@ class Proxy:
         for name in lane.upstreams:
             upstream = settings.upstreams.get(name)
             if upstream is None:
+                continue
+            try:
+                upstream = await self.logins.armed(upstream)
+            except RopewalkError as refused:
+                made = error(None, 401, "authentication_error", refused.message)
                 continue
             there = asking.url(request, path, upstream, held)
             try:
@@ -296,15 +326,3 @@ class Proxy:
             except (aiohttp.ClientError, OSError) as end:  # a time that is over is one of them
                 made = error(None, 502, "api_error", f"{name} is out of reach: {type(end).__name__}")
         return made
-
-
-def _names(run: str, task: str, upstream: str, at: float, lane: str) -> list[str]:
-    """Gives the names that a request counts under."""
-    day = time.strftime("%Y-%m-%d", time.gmtime(at))
-    found = [f"lane:{lane}", f"provider:{upstream}", f"day:{day}"]
-    return found + ([f"run:{run}"] if run else []) + ([f"task:{run}/{task}"] if task else [])
-            try:
-                upstream = await self.logins.armed(upstream)
-            except RopewalkError as refused:
-                made = error(None, 401, "authentication_error", refused.message)
-                continue

@@ -107,6 +107,8 @@ class Sending:
         account = self.way.account
         last: Failed | None = None
         while True:
+            if wait := account.limited():
+                self._told_to_wait(wait)
             try:
                 await account.turn(self.until)
             except Full:
@@ -119,15 +121,15 @@ class Sending:
                 return await self._once(data, strip=added)
             except Failed as failed:
                 last = failed
-            asks = answers.retry_after(last.headers)
-            wait = answers.backoff(self.tries) if asks is None else asks
             if last.status == 401 and self.upstream.login is not None and not renewed:
                 renewed = True
                 await self._arm(self.upstream.key)
                 continue
+            asks = answers.retry_after(last.headers)
+            wait = answers.backoff(self.tries) if asks is None else asks
             if last.status == 429:
                 account.limit(wait)
-                self.proxy.activities.of(self.ask.lane.lane).limited = time.time()
+                self._told_to_wait(wait)
                 if asks is None:
                     last.headers = {**last.headers, "retry-after": str(max(1, round(wait)))}
             late = time.monotonic() + wait > self.until
@@ -136,6 +138,12 @@ class Sending:
                 raise last
             if last.status != 429:  # the account's own pause is waited for above
                 await asyncio.sleep(wait)
+
+    def _told_to_wait(self, seconds: float) -> None:
+        """Shows the lane's supervisor that its provider asked for a pause, and until when."""
+        activity, now = self.proxy.activities.of(self.ask.lane.lane), time.time()
+        activity.limited, activity.until = now, max(activity.until, now + seconds)
+        self.proxy.activities.show(self.ask.lane.lane)
 
     def _failed(self, last: Failed) -> None:
         if last.status in _AGAIN and last.status != 429:
@@ -217,7 +225,7 @@ class Sending:
         response = web.StreamResponse(status=answer.status, headers=headers)
         lane = self.ask.lane.lane
         activity = self.proxy.activities.of(lane)
-        tape = self.proxy.tape(self.settings)
+        tape = self.proxy.tape(self.ask.lane)
         parts: list[bytes] = []
         self.first_ms = (time.monotonic() - self.ask.began) * 1000
         clock, between = asyncio.get_running_loop().time, self.settings.between
@@ -301,7 +309,7 @@ class Sending:
             round((time.monotonic() - ask.began) * 1000, 1), usage.id if usage else "", usage.stop if usage else "",
             bool(usage and usage.wants_tool), max(1, self.tries), error or (usage.error if usage else ""),
         )  # fmt: skip
-        self.proxy.ledger.note(entry)
+        self.proxy.note(entry)
 
     def _used(self, outcome: Outcome, usage: Usage | None) -> tuple[Tokens | None, bool]:
         """Gives the tokens to charge, and whether they are estimated; None for a request that no provider has."""

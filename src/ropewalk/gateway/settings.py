@@ -67,7 +67,10 @@ class Tape(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
 
 class Lane(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Is who may send: the lane that a token stands for, and the upstreams that are tried for it, in order."""
+    """Is who may send: the lane that a token stands for, and the upstreams that are tried for it, in order.
+
+    `caps` are what may be spent under the names of its run, its task and itself.
+    """
 
     lane: str
     run: str = ""
@@ -76,18 +79,20 @@ class Lane(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     upstreams: tuple[str, ...] = ()
     requests: Annotated[int, Meta(ge=1, le=1_000_000)] = REQUESTS
     volatile: dict[str, tuple[str, ...]] = {}
+    tape: Tape | None = None
+    caps: dict[str, Cap] = {}
+
+    @property
+    def is_played(self) -> bool:
+        """Says whether its answers come from a cassette, and from nowhere else."""
+        return self.tape is not None and self.tape.mode == "replay"
 
     @property
     def recorded(self) -> str:
         """Gives the name of the lane in a cassette, which is the same in every run."""
+        if self.tape is not None and self.tape.lane:
+            return self.tape.lane
         return self.lane.removeprefix(f"{self.run}/") if self.run else self.lane
-
-
-class Tape(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Is a cassette: whether traffic is recorded in its folder, or played from it."""
-
-    mode: Literal["record", "replay"]
-    folder: str
 
 
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -96,11 +101,17 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     upstreams: dict[str, Upstream] = {}
     lanes: dict[str, Lane] = {}
     caps: dict[str, Cap] = {}
-    tape: Tape | None = None
     prices: str = ""
     hold: Annotated[float, Meta(ge=0, le=300)] = 30.0
     first_byte: Annotated[float, Meta(gt=0, le=3600)] = 300.0
     between: Annotated[float, Meta(gt=0, le=3600)] = 180.0
+
+    def bounds(self) -> dict[str, Cap]:
+        """Gives all that bounds what is spent: the user's caps, and those that lanes came with."""
+        found: dict[str, Cap] = {}
+        for lane in self.lanes.values():
+            found |= lane.caps
+        return {**found, **self.caps}
 
 
 def read(folder: str) -> Settings:
@@ -136,6 +147,7 @@ class Current:
         self._folder = folder
         self._stamp: tuple[int, int, int] | None = None
         self._settings = Settings()
+        self.bounds: dict[str, Cap] = {}
 
     def __call__(self) -> Settings:
         """Gives them; a file that is gone, or can't be read, leaves those before it."""
@@ -148,6 +160,7 @@ class Current:
             self._stamp = stamp
             try:
                 self._settings = read(self._folder)
+                self.bounds = self._settings.bounds()
             except RopewalkError:
                 pass
         return self._settings

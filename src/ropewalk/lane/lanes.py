@@ -539,7 +539,7 @@ def _way_in(harness: str) -> str:
 
 
 def _caps(wish: Wish) -> dict[str, Cap]:
-    """Gives what the gateway holds a lane to: its own limits, and what its run may spend; requests are bounded beside."""
+    """Gives what the gateway holds a lane to beside its number of requests: its limits, and what its run may spend."""
     dollars, tokens = wish.limits.dollars, wish.limits.tokens
     own = {} if dollars is None and tokens is None else {f"lane:{wish.id}": Cap(dollars, tokens)}
     return own if wish.budget is None else {**own, f"run:{wish.account or wish.run}": wish.budget}

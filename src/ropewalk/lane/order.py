@@ -98,7 +98,7 @@ def prepare(order: Order) -> Prepared:
     room = order.room or Room(order.workspace, "", home, os.path.join(order.folder, "tmp"), "", network="open")
     search = order.search
     env = rooms.environment(room, order.level, order.caller, search) | {
-        "ROPEWALK_AGENT": order.agent, "ROPEWALK_LANE": order.id, **rooms.identity(order.agent),
+        "ROPEWALK_AGENT": order.agent, "ROPEWALK_LANE": order.id, **rooms.identity(order.agent, *order.named),
     }  # fmt: skip
     env |= {**launch.env, **order.extra}
     words = [program if program and launch.argv[0] == adapter.program else launch.argv[0], *launch.argv[1:]]

@@ -84,6 +84,29 @@ def route(table: Table, *, harness: str = "", model: str = "", task_class: str =
     return Route(_known(rule.harness), rule.model, effort or rule.effort)
 
 
+def harnesses(table: Table) -> list[str]:
+    """Gives the harnesses that a table leads to, that of its default first."""
+    found = [name for name in (_default(table).harness,) if name]
+    found += [_alias(table, name).harness for name in table.aliases]
+    found += [name for rule in table.classes.values() if (name := _flat(table, rule).harness)]
+    return list(dict.fromkeys([*found, *table.models.values()]))
+
+
+def leading(table: Table) -> dict[str, list[str]]:
+    """Gives, by harness, the routes that lead to it, as people name them."""
+    found: dict[str, list[str]] = {name: [] for name in harnesses(table)}
+    if name := _default(table).harness:
+        found[name].append("default")
+    for alias in table.aliases:
+        found[_alias(table, alias).harness].append(alias)
+    for kind, rule in table.classes.items():
+        if name := _flat(table, rule).harness:
+            found[name].append(f"class {kind}")
+    for pattern, name in table.models.items():
+        found[name].append(pattern)
+    return found
+
+
 def _default(table: Table) -> Rule:
     return _flat(table, table.default) if table.default is not None else Rule()
 

@@ -42,7 +42,8 @@ class Facts(NamedTuple):
     """Is what was seen of a lane; times are seconds of one clock, 0 for never.
 
     `progress` is when its processes last used processor time or moved bytes, `output` when it last printed, `result`
-    when it gave its result. `tool_limit` is the bound of the tool that runs, where it named one. `refused` says whether
+    when it gave its result. `limited` is when its provider last asked it to wait, `until` until when it was told to.
+    `tool_limit` is the bound of the tool that runs, where it named one. `refused` says whether
     the gateway refused it a request because its budget is spent; None where it goes through no gateway.
     """
 
@@ -54,6 +55,7 @@ class Facts(NamedTuple):
     ended: float = 0.0
     wants_tool: bool = False
     limited: float = 0.0
+    until: float = 0.0
     progress: float = 0.0
     output: float = 0.0
     files: float = 0.0
@@ -93,7 +95,9 @@ def judge(facts: Facts, limits: Limits, waits: Waits) -> Judgement:
         return Judgement("needs_input", "it asks something")
     if facts.open:
         return _at_model(facts, waits)
-    last = max(facts.began, facts.output, facts.progress, facts.files, facts.ended)
+    if facts.until > now and facts.sent <= facts.ended:
+        return Judgement("rate_limited", f"it was told to wait for {facts.until - now:.0f} s more")
+    last = max(facts.began, facts.output, facts.progress, facts.files, facts.ended, facts.until)
     idle = now - last
     if facts.wants_tool and facts.ended and facts.sent <= facts.ended:
         bound = facts.tool_limit + 60.0 if facts.tool_limit is not None else waits.tool
@@ -126,7 +130,7 @@ def _over(facts: Facts, limits: Limits) -> str:
 
 def _at_model(facts: Facts, waits: Waits) -> Judgement:
     now = facts.now
-    if facts.limited and now - facts.limited < 60.0:
+    if facts.until > now or (facts.limited and now - facts.limited < 60.0):
         return Judgement("rate_limited", "its provider asks it to wait")
     if facts.byte >= facts.sent and facts.byte:
         if now - facts.byte > waits.between:

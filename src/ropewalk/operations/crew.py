@@ -4,25 +4,91 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from ropewalk.core.errors import HarnessError, InvalidError
+from ropewalk.core.errors import CageUnavailableError, HarnessError, InvalidError, NotFoundError
 from ropewalk.operations.context import Context
+from ropewalk.store.layout import workspace_mark
 
 if TYPE_CHECKING:
+    from ropewalk.gateway.settings import Tape
     from ropewalk.lane.adapter import Adapter
     from ropewalk.lane.cage.room import Level
+    from ropewalk.lane.cage.watch import Watch
+    from ropewalk.lane.routing import Table
+    from ropewalk.run.staff import Staff
     from ropewalk.run.turn import Ways
 
-Harness = Annotated[str, Meta(max_length=4096, description="claude, codex, command, scripted, …")]
+ROUTE = "route"
+"""Is the name of a harness that stands for those of the user's routes."""
+
+Harness = Annotated[str, Meta(max_length=4096, description="claude, codex, …, several with commas between, or `route`")]
 Command = Annotated[
     str, Meta(max_length=100_000, description="the agent program: it reads the prompt on standard input")
 ]
 Cage = Annotated[str, Meta(max_length=20, description="full, files or none")]
+Record = Annotated[
+    str, Meta(min_length=1, max_length=4096, description="a new folder, or file.jsonl, for its model traffic")
+]
+Replay = Annotated[str, Meta(min_length=1, max_length=4096, description="play a cassette, and reach no model")]
+Budget = Annotated[float, Meta(ge=0, le=1e6, description="how many dollars all of it may cost")]
+MaxTokens = Annotated[int, Meta(ge=1, le=10**12, description="how many tokens all of it may use")]
 PassEnv = Annotated[list[str], Meta(max_length=100, description="a variable that agents get from your environment")]
+
+
+def staff(
+    ctx: Context, harness: str | None, command: str | None, otherwise: str = "", *, model: str = "", effort: str = "",
+    task_class: str = "",
+) -> Staff:  # fmt: skip
+    """Gives the agent programs that a request names: one, several with commas between, or those of the user's routes.
+
+    A model or a class without a program has its route's. `E_HARNESS` when a program is not installed, `E_INVALID` when
+    nothing says who does the tasks.
+    """
+    from ropewalk.run.staff import Staff
+
+    table = routes(ctx)
+    if task_class and task_class not in table.classes:
+        raise InvalidError(f"there is no class of tasks {task_class!r}", hint=", ".join(sorted(table.classes)))
+    by_route = harness == ROUTE or (not harness and command is None and bool(model or task_class))
+    if not by_route:
+        name = harness or ("command" if command is not None else otherwise)
+        named = [name] if ":" in name else [one.strip() for one in name.split(",")]
+        found = tuple(adapter(ctx, one, command if len(named) == 1 else None) for one in dict.fromkeys(named))
+        return Staff(found, table, model, effort, task_class)
+    if command is not None:
+        raise InvalidError("a command goes with the harness `command` alone")
+    if model or task_class:
+        return Staff((adapter(ctx, _routed(table, model, task_class), None),), table, model, effort, task_class)
+    return Staff(_installed(ctx, table), table, model, effort, by_route=True)
+
+
+def _routed(table: Table, model: str, task_class: str) -> str:
+    from ropewalk.lane.routing import route
+
+    return route(table, model=model, task_class=task_class).harness
+
+
+def _installed(ctx: Context, table: Table) -> tuple[Adapter, ...]:
+    """Gives the programs of the user's routes that are installed; `E_HARNESS` when none is."""
+    from ropewalk.lane import routing
+    from ropewalk.lane.programs import registry
+
+    named = [registry.get(name) for name in routing.harnesses(table)]
+    found = tuple(one for one in named if shutil.which(one.program, path=_search(ctx)) is not None)
+    if not found:
+        raise HarnessError(f"none of {', '.join(one.name for one in named)} is installed", hint="`rw doctor` says more")
+    return found
+
+
+def routes(ctx: Context) -> Table:
+    """Gives the user's routes over ropewalk's own."""
+    from ropewalk.lane import routing
+
+    return routing.read(os.path.join(config_folder(ctx), routing.FILE))
 
 
 def adapter(ctx: Context, harness: str | None, command: str | None, otherwise: str = "") -> Adapter:
@@ -31,7 +97,7 @@ def adapter(ctx: Context, harness: str | None, command: str | None, otherwise: s
 
     name = harness or ("command" if command is not None else otherwise)
     if not name:
-        raise InvalidError("who does the tasks?", hint="give --command 'PROGRAM ARGS', or --harness NAME")
+        raise InvalidError("who does the tasks?", hint="give --command 'PROGRAM ARGS', --harness NAME, or --model NAME")
     if name == "command":
         if command is None:
             raise InvalidError("the command harness needs a command", hint="give --command 'PROGRAM ARGS'")
@@ -44,7 +110,7 @@ def adapter(ctx: Context, harness: str | None, command: str | None, otherwise: s
     return found
 
 
-def level(ctx: Context, used: Adapter, asked: str | None) -> Level:
+def level(ctx: Context, used: Sequence[Adapter], asked: str | None) -> Level:
     """Gives the level of a request's lanes; `E_CAGE_UNAVAILABLE` when it can't be had here.
 
     Nobody gets less than the full cage without asking for it, except the scripted agent: it does what its script says.
@@ -55,27 +121,89 @@ def level(ctx: Context, used: Adapter, asked: str | None) -> Level:
     found: Level | None = next((one for one in levels.LEVELS if one == named), None)
     if named and found is None:
         raise InvalidError(f"there is no cage {named!r}", hint="full, files or none", cage=named)
-    if found is None and used.name == "scripted":
+    if found is None and all(one.name == "scripted" for one in used):
         return "none"
     return levels.choose(found or "full")
 
 
 def ways(
-    ctx: Context, used: Adapter, *, cage: str | None = None, pass_env: Sequence[str] = (), model: str = "",
-    effort: str = "",
+    ctx: Context, used: Staff, *, cage: str | None = None, pass_env: Sequence[str] = (),
+    tape: Mapping[str, str] | None = None, budget: float | None = None, max_tokens: int | None = None,
 ) -> Ways:  # fmt: skip
-    """Gives how a request's lanes are made."""
+    """Gives how a request's lanes are made; `E_CAGE_UNAVAILABLE` where a cassette is to be played in less than all."""
     from ropewalk.gateway import endpoints
+    from ropewalk.gateway.spending import Bounds
     from ropewalk.run.turn import Ways
 
     missing = [name for name in pass_env if name not in ctx.env]
     if missing:
         raise InvalidError(f"the environment has no {missing[0]}", variables=missing)
-    upstreams = endpoints.read(config_folder(ctx), ctx.env) if used.wires else {}
+    proxied = any(one.wires for one in used.adapters)
+    held = level(ctx, used.adapters, cage)
+    upstreams = endpoints.read(config_folder(ctx), ctx.env) if proxied and (tape or {}).get("mode") != "replay" else {}
+    bounds = endpoints.bounds(config_folder(ctx)) if proxied else Bounds()
+    used_tape, dates = _dated(tape, held if proxied else "full")
+    is_asked = any(one.name != "scripted" for one in used.adapters) or cage or ctx.settings["cage"].value
     return Ways(
-        level(ctx, used, cage), gateway=gateway_folder(ctx), upstreams=upstreams,
-        extra={name: ctx.env[name] for name in pass_env}, model=model, effort=effort,
+        held, gateway=gateway_folder(ctx), upstreams=upstreams,
+        extra={name: ctx.env[name] for name in pass_env} | dates,
+        watch=_watch(ctx) if held != "full" and is_asked else None, tape=used_tape,
+        budget=bounds.of_run(budget, max_tokens), caps=bounds.caps(),
     )  # fmt: skip
+
+
+def tape(ctx: Context, record: str | None, replay: str | None) -> dict[str, str] | None:
+    """Gives the cassette that a request names, None without one; one to record in is there from now on.
+
+    `E_INVALID` for one to record in that holds recordings already, `E_NOT_FOUND` for one to play that is none.
+    """
+    from ropewalk.gateway import cassette
+
+    if record is not None and replay is not None:
+        raise InvalidError("--record or --replay, not both")
+    if record is None and replay is None:
+        return None
+    path = ctx.path(record or replay or "")
+    if record is not None:
+        cassette.begin(path)
+    else:
+        cassette.opened(path)
+    return {"mode": "replay" if record is None else "record", "path": path}
+
+
+def _dated(asked: Mapping[str, str] | None, held: Level) -> tuple[Tape | None, dict[str, str]]:
+    """Gives a cassette, and the variables by which commits of its lanes are the same in every run."""
+    from ropewalk.gateway import cassette
+    from ropewalk.gateway.settings import Tape
+
+    if asked is None:
+        return None, {}
+    if asked["mode"] == "replay" and held != "full":
+        raise CageUnavailableError(
+            f"a cassette is played in a full cage alone, and this one is {held!r}",
+            hint="ask for the level full, or play no cassette", level=held,
+        )  # fmt: skip
+    date = f"{cassette.opened(asked['path']).at} +0000"
+    found = Tape("replay" if asked["mode"] == "replay" else "record", asked["path"])
+    return found, {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
+
+
+def _watch(ctx: Context) -> Watch | None:
+    """Gives the tripwire around the user's checkout: that of the store, else the one the caller stands in."""
+    if not ctx.settings["tripwire"].value:
+        return None
+    from ropewalk.lane.cage import watch
+    from ropewalk.workspace import setup
+
+    ours = [os.path.join(ctx.data_home, "ropewalk")]
+    folders = [] if workspace_mark(ctx.cwd) is not None else [ctx.cwd]
+    try:
+        ours.append(ctx.root)
+        folders.insert(0, setup.operator_folder(ctx.root))
+    except NotFoundError:
+        pass  # the store of a board elsewhere is made later
+    checkout = watch.checkout_of([one for one in folders if one not in ours])
+    return None if checkout is None else watch.Watch(checkout, watch.home(ours[0], checkout), ours)
 
 
 def config_folder(ctx: Context) -> str:

@@ -77,7 +77,10 @@ class LaneStartRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     harness: crew.Harness | None = None
     command: crew.Command | None = None
     cage: crew.Cage | None = None
-    model: Annotated[str, Meta(max_length=200, description="the model, as the harness names it")] = ""
+    model: Annotated[str, Meta(max_length=200, description="the model, or an alias of your routes")] = ""
+    class_: Annotated[str, Meta(max_length=200, description="the class of task, by which your routes choose")] = (
+        msgspec.field(default="", name="class")
+    )
     effort: Annotated[str, Meta(max_length=20, description="how hard it thinks: low, medium, high or max")] = ""
     onto: Annotated[str, Meta(max_length=1024, description="the ref it lands on; without it the default branch")] | (
         None
@@ -87,6 +90,10 @@ class LaneStartRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokens: Annotated[int, Meta(ge=1, description="its tokens")] | None = None
     dollars: Annotated[float, Meta(ge=0, description="its cost")] | None = None
     pass_env: crew.PassEnv = []
+    record: crew.Record | None = None
+    replay: crew.Replay | None = None
+    budget: crew.Budget | None = None
+    max_tokens: crew.MaxTokens | None = None
     wait: Annotated[bool, Meta(description="wait for its end")] = False
 
 
@@ -98,7 +105,7 @@ class LaneStartRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     errors=(*AT_WORK, *LANES),
     writes=True,
     tool="",
-    command=Command(positional=("name", "prompt?")),
+    command=Command(positional=("name", "prompt?"), flags={"class_": "--class"}),
 )
 def lane_start(ctx: Context, req: LaneStartRequest) -> LaneView:
     """Starts a lane in the workspace of its name, which is made where there is none; with --wait its exit code."""
@@ -115,9 +122,16 @@ def lane_start(ctx: Context, req: LaneStartRequest) -> LaneView:
         with ctx.read_file(req.file) as file:
             prompt = file.read().decode("utf-8", "replace")
     store = ctx.store
-    adapter = crew.adapter(ctx, req.harness, req.command)
-    ways = crew.ways(ctx, adapter, cage=req.cage, pass_env=req.pass_env, model=req.model, effort=req.effort)
-    ways = ways._replace(limits=Limits(req.seconds, req.turns, req.tokens, req.dollars))
+    staff = crew.staff(ctx, req.harness, req.command, model=req.model, effort=req.effort, task_class=req.class_)
+    pick = staff.pick()
+    assert pick is not None  # what names no task is anybody's
+    adapter = pick.adapter
+    ways = crew.ways(
+        ctx, staff, cage=req.cage, pass_env=req.pass_env, tape=crew.tape(ctx, req.record, req.replay),
+        budget=req.budget, max_tokens=req.max_tokens,
+    )  # fmt: skip
+    limits = Limits(req.seconds, req.turns, req.tokens, req.dollars)
+    ways = ways._replace(model=pick.model, effort=pick.effort, limits=limits)
     target = check_ref(req.onto) if req.onto else revisions.default_branch(store)
     before = [one for one in journal.lanes(store, RUN) if one.record.task == req.name]
     if before and attend.renew(store, before[0]).result is None:
@@ -135,7 +149,8 @@ def lane_start(ctx: Context, req: LaneStartRequest) -> LaneView:
         ws, _ = checkout.create(store, asked)
     number = len(before) + 1
     lane = f"{RUN}/{req.name}/{number}"
-    session = before[0].result.session if before and before[0].result is not None else None
+    session = before[0].result.session if before and before[0].result is not None and ways.tape is None else None
+    ways = ways._replace(account=lane)  # a lane by itself is a run of its own
     one = turns.Turn(
         lane, agent, os.path.join(ctx.shared, "lanes", req.name, str(number)), ws.path,
         store.objects.commit(ws.base).tree, prompt, RUN, req.name, number, req.seconds,
@@ -446,7 +461,7 @@ def archives(ctx: Context) -> str:
 
 def exit_of(state: str, reason: str) -> int:
     """Gives the exit code for how a lane ended; 0 for a good end, and for one that says nothing of the machine."""
-    if reason in ("rate_limited", "api_error", "authentication"):
+    if reason in ("rate_limited", "api_error", "authentication") or reason.startswith(("cassette_miss", "budget")):
         return PROVIDER
     return {"escaped": ESCAPED, "stalled": STALLED, "dead": STALLED, "cancelled": STOPPED}.get(state, 0)
 

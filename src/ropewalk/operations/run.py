@@ -174,12 +174,15 @@ def _crew_of(ctx: Context, options: Mapping[str, Any]) -> dict[str, Any]:
     """Gives adapter and lanes of a run's options; raises what keeps them from being started."""
     harness = options.get("harness")
     command = options.get("command") if harness == "command" else None
-    adapter = crew.adapter(ctx, harness, command)
-    ways = crew.ways(
-        ctx, adapter, cage=options.get("cage"), pass_env=options.get("pass_env", ()), model=options.get("model", ""),
-        effort=options.get("effort", ""),
+    staff = crew.staff(
+        ctx, harness, command, model=options.get("model", ""), effort=options.get("effort", ""),
+        task_class=options.get("class", ""),
     )  # fmt: skip
-    return {"harness": adapter, "ways": ways}
+    ways = crew.ways(
+        ctx, staff, cage=options.get("cage"), pass_env=options.get("pass_env", ()), tape=options.get("tape"),
+        budget=options.get("budget"), max_tokens=options.get("max_tokens"),
+    )  # fmt: skip
+    return {"harness": staff.adapters[0], "staff": staff, "ways": ways}
 
 
 def _drive(ctx: Context, board: Board, store: Store, made: Run) -> Summary:

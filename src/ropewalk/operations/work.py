@@ -45,6 +45,10 @@ class WorkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[str, Meta(max_length=4096, description="a file that gets each event as a line of JSON")] | None
     ) = None
     pass_env: crew.PassEnv = []
+    record: crew.Record | None = None
+    replay: crew.Replay | None = None
+    budget: crew.Budget | None = None
+    max_tokens: crew.MaxTokens | None = None
     board: BoardName | None = None
 
 
@@ -68,8 +72,11 @@ def work(ctx: Context, req: WorkRequest) -> Report:
 
     if req.once and req.until_empty:
         raise InvalidError("--once or --until-empty, not both")
-    harness = crew.adapter(ctx, req.harness, req.command)
-    ways = crew.ways(ctx, harness, cage=req.cage, pass_env=req.pass_env, model=req.model)
+    staff = crew.staff(ctx, req.harness, req.command, model=req.model)
+    ways = crew.ways(
+        ctx, staff, cage=req.cage, pass_env=req.pass_env, tape=crew.tape(ctx, req.record, req.replay),
+        budget=req.budget, max_tokens=req.max_tokens,
+    )  # fmt: skip
     worker = req.worker or ctx.agent.replace("/", "-")[:64]
     board = ctx.board(req.board)
     board.refresh()
@@ -78,12 +85,13 @@ def work(ctx: Context, req: WorkRequest) -> Report:
     try:
         with Interrupts() as interrupts:
             options = Options(
-                worker=worker, harness=harness, caller=ctx.env, data_home=ctx.data_home, stop=interrupts.stopped,
-                emit=sink, model=req.model, only=tuple(req.tasks), once=req.once, until_empty=req.until_empty,
+                worker=worker, harness=staff.adapters[0], caller=ctx.env, data_home=ctx.data_home,
+                stop=interrupts.stopped, emit=sink, model=req.model, only=tuple(req.tasks), once=req.once,
+                until_empty=req.until_empty,
                 jobs=req.jobs, seconds=req.seconds, check_seconds=req.check_seconds, attempts=req.attempts,
                 heirs=req.heirs, patience=req.patience,
                 another=None if isinstance(board, LocalBoard) else another(ctx, req.board),
-                landing=landing_for(board), ways=ways,
+                landing=landing_for(board), ways=ways, staff=staff,
             )  # fmt: skip
             done = run(board, store, options)
     finally:

@@ -20,6 +20,12 @@ def person(layout: Layout, agent: str, at: int) -> Person:
     Without an entry of its family in `authors.toml` agent `claude/one` is `claude/one
     <one@claude.ropewalk.local>`.
     """
+    name, mail = names(layout, agent)
+    return Person(name.encode("utf-8"), mail.encode("utf-8"), at, b"+0000")
+
+
+def names(layout: Layout, agent: str) -> tuple[str, str]:
+    """Gives the name and the address that an agent's commits carry."""
     family, _, instance = agent.partition("/")
     name, mail = agent, f"{instance}@{family}.ropewalk.local"
     data = _authors(layout.authors)
@@ -29,7 +35,7 @@ def person(layout: Layout, agent: str, at: int) -> Person:
         mail = str(entry.get("email", mail)).replace("{instance}", instance)
     if any(c in name + mail for c in "<>\n\0"):
         raise InvalidError("a name or address in authors.toml has one of < > or a line end", family=family)
-    return Person(name.encode("utf-8"), mail.encode("utf-8"), at, b"+0000")
+    return name, mail
 
 
 def signer(layout: Layout, agent: str) -> Callable[[bytes], bytes] | None:

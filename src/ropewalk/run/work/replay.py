@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ropewalk.lane import journal, lanes
+from ropewalk.lane.adapter import Adapter
 from ropewalk.run import turn as turns
 from ropewalk.run.turn import Turn
 from ropewalk.run.work.options import Options
@@ -12,12 +13,12 @@ from ropewalk.store.store import Store
 from ropewalk.workspace import capture, move, state
 
 
-def bring(store: Store, options: Options, one: Turn, workspace: str) -> tuple[str, str] | None:
+def bring(store: Store, options: Options, adapter: Adapter, one: Turn, workspace: str) -> tuple[str, str] | None:
     """Puts the result of a turn that was taken before, and whose change passed, into a workspace.
 
     Gives the lane that this is in the journal, and the one that it is taken from; None where there is no such result.
     """
-    hashed, what = lanes.key(turns.wish(store, options.harness, options.caller, options.ways, one))
+    hashed, what = lanes.key(turns.wish(store, adapter, options.caller, options.ways, one))
     found = journal.replay(store, hashed)
     if found is None or found.result is None or not found.result.changeset:
         return None
