@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from tests.work.workkit import WorkKit, task
 
-from ropewalk.board import names, observe, recover
+from ropewalk.board import names, observe, recover, takeover
 from ropewalk.core import clock
 from ropewalk.plan.task import Limits
 
@@ -99,19 +99,22 @@ def test_B14_R11_killed_at_a_step_and_recovered_by_another(bench: WorkKit, step:
     assert bench.state("one") == ("done" if step == "verdict" else "claimed")
     other = bench.work("w2")
     assert bench.state("one") == "done" and len(bench.fixes("one")) == 1
-    assert len(other.kinds("eviction")) == (step != "verdict")
+    assert len(other.kinds("eviction")) == (step in ("claim", "dispatch_started"))
+    assert len(other.kinds("takeover")) == (step in ("agent_ended", "landing"))
     assert bench.leftovers() == []
     bench.lawful()
 
 
 def test_B7_R11_a_worker_killed_with_its_agent_at_work(bench: WorkKit, tmp_path: Path) -> None:
-    """The agent outlives its worker; whoever recovers the task ends it, so that it can't write any more."""
+    """The agent outlives its worker; whoever can't go on with it ends it, so that it can't write any more."""
     bench.add(task("one", blocked(tmp_path)))
     process = bench.start()
     began(tmp_path)
     process.kill(signal.SIGKILL)
     process.end()
     assert any(left.startswith("process") for left in bench.leftovers())
+    for left in bench.data.glob("ropewalk/*/work/*/progress.json"):
+        left.write_bytes(b"{")
     bench.work("w2")
     assert bench.leftovers() == [] and bench.files()["f"] == "new\n"
     assert "dead" in bench.archived("one")[0]
@@ -135,12 +138,13 @@ def test_B14_killed_while_its_check_runs(bench: WorkKit, tmp_path: Path) -> None
 
 def test_B8_workers_that_a_task_kills_are_bounded(bench: WorkKit) -> None:
     """A task that takes its worker along ends as infrastructure, and never as a failure by merit."""
-    bench.add(task("poison", "kill -9 $(cut -d ' ' -f 4 /proc/$PPID/stat); sleep 300"))
-    for number in range(2):
-        process = bench.start(f"w{number}")
+    bench.add(task("poison", "echo x > f"))
+    for number in range(2 * (1 + takeover.MOST)):
+        process = bench.start(f"w{number}", die_at="landing")
         assert process.end() == -signal.SIGKILL
+        assert bool(process.kinds("takeover")) == bool(number % (1 + takeover.MOST))
     bench.work("w9")
-    assert bench.state("poison") == "infrastructure"
+    assert bench.state("poison") == "infrastructure" and len(bench.archived("poison")) == 1
     assert bench.leftovers() == []
     bench.lawful()
 

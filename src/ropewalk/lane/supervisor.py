@@ -171,8 +171,9 @@ class Supervised:
                     self._output = clock.monotonic()
                     *lines, rest = (self._rest + data).split(b"\n")
                     self._rest = rest[-_LINE:]
-                    at = self._read - len(rest)
+                    at = self._read - len(rest) - sum(len(line) + 1 for line in lines)
                     for line in lines:
+                        at += len(line) + 1
                         self._line(line, fresh=at > self._told)
         except FileNotFoundError:
             return

@@ -424,8 +424,8 @@ class _Loop:
         """Says whether this worker can go on with a dead one's attempt: its files are here, and its agent is ours."""
         if status.claim is None or not takeover.is_open(status) or not self._is_mine(status):
             return False
-        left = progress.read(self.places.of(status.claim.attempt))
-        return left is not None and left.harness in {one.name for one in self.options.team.adapters}
+        left, who = progress.read(self.places.of(status.claim.attempt)), self.options.pick(status.spec.task)
+        return left is not None and who is not None and left.harness == who.adapter.name
 
     def _take_over(self) -> Attempt | None:
         """Gives an attempt that goes on here, None where there is none; another may have been faster."""
