@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
-import logging
 import os
 import signal
 import sys
@@ -56,6 +54,8 @@ def _address(folder: str) -> Address | None:
 
 async def _locked(lock: int) -> bool:
     """Takes the lock that one gateway of a folder holds; who only looks whether it is held has it for a moment."""
+    import asyncio
+
     until = asyncio.get_running_loop().time() + _LOCK_SECONDS
     while True:
         try:
@@ -67,18 +67,17 @@ async def _locked(lock: int) -> bool:
         await asyncio.sleep(0.02)
 
 
-class _OneLine(logging.Formatter):
-    """Writes what went wrong in a line: a traceback shows what requests hold."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Gives the line."""
-        kind = record.exc_info[0] if record.exc_info else None
-        return f"{self.formatTime(record)} {record.getMessage()[:200]}{f': {kind.__name__}' if kind else ''}"
-
-
 def _log() -> None:
+    """Has what went wrong written in a line: a traceback shows what requests hold."""
+    import logging
+
+    class OneLine(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            kind = record.exc_info[0] if record.exc_info else None
+            return f"{self.formatTime(record)} {record.getMessage()[:200]}{f': {kind.__name__}' if kind else ''}"
+
     handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine())
+    handler.setFormatter(OneLine())
     for name in ("aiohttp", "asyncio"):
         logger = logging.getLogger(name)
         logger.addHandler(handler)
@@ -90,6 +89,8 @@ async def serve(folder: str, port: int = 0) -> int:
 
     Without a port it takes the one that the gateway before it had, because lanes that no mount holds were told that.
     """
+    import asyncio
+
     from aiohttp import web
 
     from ropewalk.gateway.proxy import Proxy
@@ -141,6 +142,8 @@ def main(argv: list[str]) -> int:
     if not 1 <= len(argv) <= 2 or (len(argv) == 2 and not argv[1].isdigit()):
         sys.stderr.write("usage: python -m ropewalk.gateway.process FOLDER [PORT]\n")
         return 2
+    import asyncio
+
     return asyncio.run(serve(os.path.abspath(argv[0]), int(argv[1]) if len(argv) == 2 else 0))
 
 

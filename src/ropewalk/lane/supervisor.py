@@ -80,7 +80,7 @@ class Supervised:
         self._output = self._progress = self._result = 0.0
         self._needs_input = False
         self._work = processes.Work(0, 0.0, 0)
-        self._looked = 0.0
+        self._looked = self._began
         self._offered: Collection[str] = ()
         self._shim: subprocess.Popen[bytes] | None = None
 
