@@ -112,7 +112,7 @@ def broken(repository: Path | str) -> list[str]:
     """Gives each law that does not hold, as a sentence that names the task; none when all is well."""
     board = Board(repository)
     found: list[str] = []
-    for law in (_done, _once, _claims, _archives, _index, _regions):
+    for law in (_done, _once, _claims, _archives, _index, _regions, _paths):
         found += law(board)
     return found
 
@@ -286,6 +286,26 @@ def _regions(board: Board) -> list[str]:
             continue
         if board.field(locks.get(region), "attempt") != board.attempt(claim):
             found.append(f"{task}: it is held, and its region {region} is not locked for it")
+    return found
+
+
+def _paths(board: Board) -> list[str]:
+    """What a task writes is locked by the claim that holds it, and no glob of one branch by two of them."""
+    found, seen = [], dict[str, str]()
+    claims, verdicts, locks = board.below("claims"), _verdicts(board), board.below("locks/writes")
+    for task, oid in locks.items():
+        attempt, target = board.field(oid, "attempt"), board.field(oid, "target")
+        if task in verdicts or task not in claims or board.attempt(claims[task]) != attempt:
+            found.append(f"{task}: its paths are locked by {attempt}, which does not hold it")
+        for line in board.message(oid).split("\n"):
+            if line.startswith("writes: ") and seen.setdefault(f"{target} {line}", task) != task:
+                found.append(f"{task}: {line[8:]} is locked for {seen[f'{target} {line}']}, too")
+    for task, spec in _tasks(board).items():
+        head = board.message(spec).partition("\n\n")[2].partition("\n\n")[0]
+        says = any(line.startswith(("owns:", "modifies:")) for line in head.split("\n"))
+        claim = claims.get(task)
+        if says and claim is not None and task not in verdicts and _is_ours(board, claim) and task not in locks:
+            found.append(f"{task}: it is held, and what it writes is not locked")
     return found
 
 

@@ -213,6 +213,21 @@ def region_not_locked(r: Repository) -> None:
     r.set("locks/region/r1", None)
 
 
+def paths_of_a_dead(r: Repository) -> None:
+    r.put("locks/writes/done", "lock writes\ntask: done\nattempt: att-w1-aaaaaa\ntarget: main\nwrites: a")
+
+
+def paths_of_two(r: Repository) -> None:
+    for task, attempt in (("held", "att-w3-cccccc"), ("open", "att-w6-ffffff")):
+        r.put(f"locks/writes/{task}", f"lock writes\ntask: {task}\nattempt: {attempt}\ntarget: main\nwrites: a")
+    r.claim("open", "att-w6-ffffff")
+
+
+def paths_not_locked(r: Repository) -> None:
+    r.spec("open", "verify: true\nowns: a b\n\nDo it.", opened=True)
+    r.claim("open", "att-w6-ffffff")
+
+
 PLANTS: dict[Plant, str] = {
     no_return: "done: it is done and has no return",
     not_on_main: "is not on main",
@@ -242,6 +257,9 @@ PLANTS: dict[Plant, str] = {
     lock_of_a_dead: "region r2: it is locked by att-w1-aaaaaa for done, which does not hold it",
     lock_of_another: "region r1: it is locked by att-w8-888888",
     region_not_locked: "held: it is held, and its region r1 is not locked for it",
+    paths_of_a_dead: "done: its paths are locked by att-w1-aaaaaa, which does not hold it",
+    paths_of_two: "open: a is locked for held, too",
+    paths_not_locked: "open: it is held, and what it writes is not locked",
 }
 
 

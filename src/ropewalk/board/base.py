@@ -5,7 +5,7 @@ Everything that a board means is made of these two; whether the refs are in a st
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ropewalk.board import wire
@@ -20,7 +20,8 @@ class Step(NamedTuple):
 
     `kind` names it in the operation log, `actor` is who does it, as family/instance. `expect` are refs that stay, and
     have to be as they are for it: a store holds this exactly, a git server only until it has told its refs, since it
-    checks nothing that a push does not move (F1). What a law rests on is therefore moved.
+    checks nothing that a push does not move (F1). What a law rests on is therefore moved. `guard` looks at the board
+    once more and raises where the step may not be done; nothing moves between its look and the step in a store.
     """
 
     kind: str
@@ -28,6 +29,7 @@ class Step(NamedTuple):
     moves: Sequence[Move]
     objects: Sequence[Object] = ()
     expect: Mapping[str, str | None] = {}
+    guard: Callable[[], None] | None = None
 
 
 class Board(Protocol):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ropewalk.board import names, wire
+from ropewalk.board import names, wire, writes
 from ropewalk.board.base import Board, Step, now_object, words
 from ropewalk.board.state import Status, law, need
 from ropewalk.board.wire import WHO, Object, Outcome
@@ -55,7 +55,7 @@ class As(NamedTuple):
 
 
 def take(board: Board, status: Status, who: As) -> Held:
-    """Claims a task that is ready; `E_CLAIMED` when another has it, or its region is busy."""
+    """Claims a task that is ready; `E_CLAIMED` when another has it, or its region or one of its paths is busy."""
     task = status.spec.task
     attempt = names.new_attempt(who.worker)
     life = lives(board, task.id)
@@ -71,11 +71,15 @@ def take(board: Board, status: Status, who: As) -> Held:
         lock = now_object(f"lock {task.region}\ntask: {task.id}\nattempt: {attempt}")
         moves.append(Move(names.lock(task.region), None, lock.id))
         objects.append(lock)
+    if writes.of(task):
+        lock = writes.lock(task, attempt)
+        moves.append(Move(names.writes(task.id), None, lock.id))
+        objects.append(lock)
     if status.is_held:
         moves += [Move(names.held(task.id), status.spec_id, None), Move(names.spec(task.id), None, status.spec_id)]
     expect = {} if status.is_held else {names.spec(task.id): status.spec_id}
     try:
-        board.push(Step("claim", who.actor, moves, objects, expect))
+        board.push(Step("claim", who.actor, moves, objects, expect, lambda: _check_writes(board, task)))
     except CasMismatchError as error:
         ref = str(error.details.get("ref", ""))
         why, reason = f"{task.id} was claimed by another", "claimed"
@@ -85,6 +89,12 @@ def take(board: Board, status: Status, who: As) -> Held:
             why, reason = f"{task.id} was changed meanwhile", "changed"
         raise ClaimedError(why, task=task.id, reason=reason, ref=ref) from None
     return Held(task, attempt, who.worker, who.actor, made.id, text, life)
+
+
+def _check_writes(board: Board, task: Task) -> None:
+    met = writes.locked(board).met(task) if writes.of(task) else None
+    if met is not None:
+        raise ClaimedError(f"{task.id} {met.words}", task=task.id, reason="paths", by=met.task, path=met.path)
 
 
 def find(board: Board, task: str, attempt: str, actor: str) -> Held:
@@ -177,18 +187,20 @@ def closing_object(held: Held) -> Object:
 
 
 def freed(board: Board, held: Held) -> list[Move]:
-    """Gives the moves by which a task that ends leaves the index of open tasks and its region."""
+    """Gives the moves by which a task that ends leaves the index of open tasks, its region and its paths."""
     opened = names.opened(held.task.id)
     left = [Move(opened, value, None)] if (value := board.ref(opened)) is not None else []
-    return left + unlocked(board, held.task.region, held.attempt)
+    return left + unlocked(board, held.task.id, held.task.region, held.attempt)
 
 
-def unlocked(board: Board, region: str, attempt: str) -> list[Move]:
-    """Gives the move by which an attempt gives up its region; none where it holds none, or another does."""
-    lock = board.ref(names.lock(region)) if region else None
-    if lock is None or wire.fields(words(board, names.lock(region)) or "").get("attempt") != attempt:
-        return []
-    return [Move(names.lock(region), lock, None)]
+def unlocked(board: Board, task: str, region: str, attempt: str) -> list[Move]:
+    """Gives the moves by which an attempt gives up its region and its paths; none for what another holds."""
+    found = []
+    for ref in (names.lock(region) if region else "", names.writes(task)):
+        value = board.ref(ref) if ref else None
+        if value is not None and wire.fields(words(board, ref) or "").get("attempt") == attempt:
+            found.append(Move(ref, value, None))
+    return found
 
 
 def special(task: Task) -> bool:
@@ -211,7 +223,7 @@ def _archive(board: Board, held: Held, why: str, kind: str) -> None:
     def build() -> Step:
         moves = [Move(names.claim(task.id), held.claim, None),
                  Move(names.archived(names.claim(task.id), held.attempt), None, ended.id)]  # fmt: skip
-        moves += [*unlocked(board, task.region, held.attempt), *hidden(board, task)]
+        moves += [*unlocked(board, task.id, task.region, held.attempt), *hidden(board, task)]
         return Step(kind, held.actor, moves, [ended])
 
     push(board, held, build)

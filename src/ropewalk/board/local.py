@@ -85,6 +85,8 @@ class LocalBoard:
                 if store.objects.write(made.kind, made.content) != made.id:
                     raise StoreCorruptError(f"the object {made.id} is not what it says", object=made.id)
         with store.transaction() as tx:
+            if step.guard is not None:
+                step.guard()
             tx.journal(store.objects.take_new())
             tx.record(
                 step.kind, step.actor, [*(Move(name, oid, oid) for name, oid in step.expect.items()), *step.moves]

@@ -13,6 +13,7 @@ INTEGRATED, ARCHIVE = ROOT + "integrated/", ROOT + "archive/"
 LAW, LOG = ROOT + "law", ROOT + "log"
 OPEN, HELD, QUEUE, LOCKS = (ROOT + kind for kind in ("open/", "held/", "queue/", "locks/"))
 RUNS = ROOT + "runs/"
+WRITES = LOCKS + "writes/"
 
 ARCHIVED = {CLAIMS: "claims", RETURNS: "tasks", VERDICTS: "verdicts", SPECS: "specs", INTEGRATED: "integrated"}
 """Are the kinds of refs that an archive keeps, with their folder in it."""
@@ -72,6 +73,11 @@ def held(task: str) -> str:
 def lock(region: str) -> str:
     """Gives the ref of a busy region."""
     return f"{LOCKS}region/{region}"
+
+
+def writes(task: str) -> str:
+    """Gives the ref by which what a task writes is locked."""
+    return WRITES + task
 
 
 def landing_lock(target: str) -> str:

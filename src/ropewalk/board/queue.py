@@ -179,7 +179,7 @@ class Place(NamedTuple):
 
 
 def landed(board: Board, entry: Entry, at: Place) -> tuple[list[Move], list[Object]]:
-    """Gives what moves when a change has landed: place, claim, return, verdict, index and region.
+    """Gives what moves when a change has landed: place, claim, return, verdict, index, region, paths.
 
     Raises `Gone` where the attempt does not hold its claim any more.
     """
@@ -193,7 +193,7 @@ def landed(board: Board, entry: Entry, at: Place) -> tuple[list[Move], list[Obje
     moves = [
         Move(names.claim(task), claimed, closing.id), Move(names.returned(task), None, at.commit),
         Move(names.verdict(task), None, verdict.id), Move(entry.ref, entry.id, None),
-        *claim.unlocked(board, entry.region, entry.attempt),
+        *claim.unlocked(board, task, entry.region, entry.attempt),
     ]  # fmt: skip
     if (opened := board.ref(names.opened(task))) is not None:
         moves.append(Move(names.opened(task), opened, None))

@@ -174,6 +174,8 @@ class RemoteBoard:
         for name, oid in step.expect.items():
             if oid is None and (there := self._seen.get(name)) is not None:
                 raise self._moved(Move(name, None, None), there)
+        if step.guard is not None:
+            step.guard()
         for left in reversed(range(_TRIES)):
             try:
                 done = self._send(step, "--atomic")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from ropewalk.board import names, wire
+from ropewalk.board import names, wire, writes
 from ropewalk.board.base import Board
 from ropewalk.board.wire import Claim, Law, Spec, Verdict
 from ropewalk.core.errors import UnsupportedError
@@ -93,17 +93,19 @@ def _statuses(board: Board, tasks: Sequence[str]) -> dict[str, Status]:
     contents = {task: board.content(raw.spec) for task, raw in raws.items()}
     specs = {task: wire.read_spec(task, wire.message(content)) if content is not None else _unreadable(task)
              for task, content in contents.items()}  # fmt: skip
-    depends = Dependencies(board)
+    depends, locked = Dependencies(board), writes.locked(board)
     depends.learn(specs[task].task for task, raw in raws.items() if raw.claim is None and raw.verdict is None)
-    return {task: _status(board, raw, specs[task], contents[task], depends) for task, raw in raws.items()}
+    return {task: _status(board, raw, specs[task], contents[task], depends, locked) for task, raw in raws.items()}
 
 
-def _status(board: Board, raw: _Raw, spec: Spec, content: bytes | None, depends: Dependencies) -> Status:
+def _status(
+    board: Board, raw: _Raw, spec: Spec, content: bytes | None, depends: Dependencies, locked: writes.Sets
+) -> Status:
     claim_words = _words(board, raw.claim)
     claim = wire.read_claim(claim_words) if claim_words is not None else None
     verdict_words = _words(board, raw.verdict)
     verdict = wire.read_verdict(verdict_words) if verdict_words is not None else None
-    state, why = _judge(board, spec, raw, claim, verdict, depends)
+    state, why = _judge(board, spec, raw, claim, verdict, depends, locked)
     return Status(
         spec.task.id, state, why, spec, raw.spec, wire.made_at(content or b""), raw.is_held, claim, raw.claim,
         raw.returned, verdict,
@@ -115,7 +117,13 @@ def _unreadable(task: str) -> Spec:
 
 
 def _judge(
-    board: Board, spec: Spec, raw: _Raw, claim: Claim | None, verdict: Verdict | None, depends: Dependencies
+    board: Board,
+    spec: Spec,
+    raw: _Raw,
+    claim: Claim | None,
+    verdict: Verdict | None,
+    depends: Dependencies,
+    locked: writes.Sets,
 ) -> tuple[State, str]:
     if raw.verdict is not None:
         return _ended(raw, verdict)
@@ -131,6 +139,8 @@ def _judge(
         return "waiting", f"there is no branch {spec.task.target}"
     if spec.task.region and board.ref(names.lock(spec.task.region)) is not None:
         return "waiting", f"region {spec.task.region} is busy"
+    if (met := locked.met(spec.task)) is not None:
+        return "waiting", met.words
     return "ready", ""
 
 

@@ -16,11 +16,12 @@ AT_ONCE = 500
 
 
 def belongings(board: Board, task: Task, attempt: str) -> list[tuple[str, str]]:
-    """Gives (ref, id) of what an attempt holds beside its claim: region, places in landing queues, landing leases."""
+    """Gives (ref, id) of what an attempt holds beside its claim: region, paths, places in landing queues, leases."""
     found = []
-    lock = names.lock(task.region)
-    if task.region and (value := board.ref(lock)) is not None and _holder(board, lock) in (attempt, ""):
-        found.append((lock, value))
+    for lock in (names.lock(task.region) if task.region else "", names.writes(task.id)):
+        value = board.ref(lock) if lock else None
+        if value is not None and _holder(board, lock) in (attempt, ""):
+            found.append((lock, value))
     found += [(name, value) for name, value in board.below(names.QUEUE) if queued(name) == task.id]
     leases = board.below(names.landing_lock(""))
     return found + [(name, value) for name, value in leases if _holder(board, name) == attempt]

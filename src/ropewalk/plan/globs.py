@@ -12,6 +12,7 @@ _MEMORY = 65_536
 """Is how many answers about globs are remembered."""
 _SAMPLES = "".join(map(chr, range(32, 127))) + "\t\xe4\u4e2d"
 _ENDING = re.compile(r".\.[A-Za-z][A-Za-z0-9_]*\Z")
+_PLAIN = re.compile(r"[^*?\[]*\Z")
 
 
 class _Token(NamedTuple):
@@ -99,6 +100,8 @@ def outside(paths: Iterable[str], globs: Sequence[str]) -> list[str]:
 @lru_cache(maxsize=_MEMORY)
 def head(glob: str) -> str:
     """Gives the folder or file, without wildcards, that all of a glob's paths are or lie below; empty for the root."""
+    if _PLAIN.match(glob):
+        return glob.strip().removeprefix("./").strip("/")
     tokens, _ = _tokens(glob)
     plain = ""
     for token in tokens:
@@ -248,6 +251,9 @@ class _Last(NamedTuple):
 @lru_cache(maxsize=_MEMORY)
 def _last(glob: str) -> _Last | None:
     """Gives the last name of a glob; None where its paths may go on below it, or it names folders like files."""
+    if _PLAIN.match(glob):
+        *folders, file = glob.strip().removeprefix("./").split("/")  # one that ends with a slash has no name left
+        return None if not _ENDING.search(file) or any(map(_ENDING.search, folders)) else _Last(file, file)
     tokens, tail = _tokens(glob)
     if tail != "file" or any(token.named for token in tokens):
         return None
