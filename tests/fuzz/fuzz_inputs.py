@@ -79,6 +79,8 @@ BASES: dict[str, Base] = {
     "push": Base({"remote": "origin", "ref": "main"}, True),
     "sync": Base({"remote": "origin"}, True),
     "sync status": Base({"remote": "origin"}),
+    "pr open": Base({"ref": "main:topic", "remote": "origin", "via": "api"}, True),
+    "pr status": Base({"ref": "main:topic", "remote": "origin", "via": "api"}, True),
     "ws info": Base({"name": "w"}),
     "ws diff": Base({"name": "w", "path": "a.txt"}),
     "ws radar": Base({"name": "w"}),

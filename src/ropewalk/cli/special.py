@@ -28,6 +28,7 @@ HEADINGS = {
     "undo": "Look back and take back",
     "remote": "Git in and out",
     "remotes": "Remotes",
+    "pulls": "Pull requests",
     "tokens": "Tokens",
     "workspace": "Workspaces",
     "hooks": "Hooks of agent programs",

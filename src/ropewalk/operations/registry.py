@@ -22,6 +22,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "undo": ("op log", "op show", "op undo"),
     "remote": ("git import", "git export"),
     "remotes": ("clone", "remote add", "remote remove", "remote list", "fetch", "push", "sync", "sync status"),
+    "pulls": ("pr open", "pr status"),
     "tokens": ("token create", "token list", "token revoke"),
     "workspace": ("ws create", "ws list", "ws info", "ws status", "ws diff", "ws radar", "ws delete"),
     "hooks": ("ws hook",),

@@ -82,6 +82,18 @@ class Status(msgspec.Struct, frozen=True):
     dropped: list[str]
 
 
+class Brought(msgspec.Struct, frozen=True):
+    """Is how a branch came to hold what a commit of ours stands for; `left` are our changes that it lacks.
+
+    `how` is None where something is left. A rebase keeps each change and its title, a squash joins them or names
+    itself; one change that was squashed under its own title counts as rebased.
+    """
+
+    how: Literal["fast_forward", "merge", "rebase", "squash"] | None
+    recognised: list[Known]
+    left: list[str]
+
+
 class _Step(NamedTuple):
     """Is what is landed anew as one: the last of its commits, the tree it changes, the merge, how many it holds."""
 
@@ -165,6 +177,26 @@ def sync(
     raise CasRetryExhaustedError(
         f"{branch} moved during each of {MAX_ATTEMPTS} attempts", hint="try again", attempts=MAX_ATTEMPTS
     )
+
+
+def brought(store: Store, ours: str, theirs: str) -> Brought:
+    """Says whether a branch holds what a commit of ours stands for, and how that was brought in."""
+    objects = store.objects
+    if lineage.ancestor(store, ours, theirs):
+        line = store.git("rev-list", "--first-parent", "--reverse", theirs, f"^{ours}", timeout=600).text().split()
+        forward = not line or objects.commit(line[0]).parents[:1] == (ours,)
+        return Brought("fast_forward" if forward else "merge", [], [])
+    steps = _steps(store, ours, theirs)
+    if not store.git("merge-base", ours, theirs, ok=(0, 1), timeout=600).text():
+        return Brought(None, [], steps)
+    known = _recognise(store, steps, ours, theirs)
+    seen = {one.changeset for one in known}
+    left = [oid for oid in steps if oid not in seen]
+    if left:
+        return Brought(None, known, left)
+    whole = len({one.there for one in known}) == len(known)
+    same = all(objects.commit(one.changeset).title == objects.commit(one.there).title for one in known)
+    return Brought("rebase" if whole and same else "squash", known, [])
 
 
 def _take_over(
