@@ -243,7 +243,7 @@ def test_a_refusal_is_told_with_the_way_out_and_asked_for_once(log_in: Log, kind
         for _ in range(3):
             answer = send(gate.port, path(WIRES[kind]), body(WIRES[kind]))
             words = msgspec.json.decode(answer.data)["error"]["message"]
-            assert answer.status == 401 and logins.PROGRAMS[kind].command in words, words
+            assert answer.status == 403 and logins.PROGRAMS[kind].command in words, words
         assert len(person.server.logins.refused) == 1
         with pytest.raises(LoginError) as refused:
             renewal.ensure(person.login, logins.marks(gate.folder))
@@ -277,7 +277,7 @@ def test_a_provider_that_refuses_what_it_has_just_given_is_not_asked_on_and_on(l
     found["tokens"]["account_id"] = "another"  # which the server holds against every request
     person.path.write_bytes(msgspec.json.encode(found))
     with gateway(tmp_path / "gate", settings(person)) as gate:
-        assert [ask(gate, person) for _ in range(5)] == [401] * 5
+        assert [ask(gate, person) for _ in range(5)] == [403] * 5
     assert len(person.server.logins.renewed) == 1
 
 

@@ -95,14 +95,14 @@ class Sending:
         except RopewalkError as error:
             gone = isinstance(error, LoginError)
             words = f"{error.message}; {error.hint}" if error.hint else error.message
-            kind, status = ("authentication_error", 401) if gone else ("api_error", 503)
+            # at 401 a program would renew the login that it has, which is made up
+            kind, status = ("permission_error", 403) if gone else ("api_error", 503)
             last = answers.failed(self.ask.wire, status, kind, words)
             self._failed(last)
             raise last from None
 
     async def _tried(self) -> web.StreamResponse:
         await self._arm()
-        renewed = False
         data, added = self._data()
         account = self.way.account
         last: Failed | None = None
@@ -121,8 +121,7 @@ class Sending:
                 return await self._once(data, strip=added)
             except Failed as failed:
                 last = failed
-            if last.status == 401 and self.upstream.login is not None and not renewed:
-                renewed = True
+            if last.status == 401 and self.upstream.login is not None and self.tries < _TRIES:
                 await self._arm(self.upstream.key)
                 continue
             asks = answers.retry_after(last.headers)

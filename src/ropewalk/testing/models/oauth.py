@@ -53,6 +53,7 @@ class Logins:
         self._by_access: dict[str, Granted] = {}
         self._by_refresh: dict[str, Granted] = {}
         self._spent: set[str] = set()
+        self._granted = False
         self._guard = threading.Lock()
 
     def grant(self, kind: Kind, account: str = "account-of-the-login", seconds: float | None = None) -> Granted:
@@ -61,6 +62,7 @@ class Logins:
             return self._grant(kind, account, self.seconds if seconds is None else seconds)
 
     def _grant(self, kind: Kind, account: str, seconds: float) -> Granted:
+        self._granted = True
         until = time.time() + seconds
         access = f"sk-ant-oat01-{secrets.token_hex(24)}" if kind == "claude" else _jwt(account, until)
         start = "sk-ant-ort01-" if kind == "claude" else "rt_"
@@ -86,8 +88,8 @@ class Logins:
             return [one for one in self._by_refresh.values() if one.account == account][-1]
 
     def __bool__(self) -> bool:
-        """Says whether there are any."""
-        return bool(self._by_refresh or self._spent)
+        """Says whether one was ever granted."""
+        return self._granted
 
     def why_not(self, key: str, headers: Mapping[str, str]) -> str:
         """Gives why a request is no good one of a login, empty when it is."""
