@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -25,7 +27,7 @@ from ropewalk.remote.ghprogram import GhClient
 from ropewalk.remote.pulls import Wanted, summed
 from ropewalk.store import refs
 from ropewalk.store.oplog import Move
-from storekit import Kit, lines, put, rw, stock
+from storekit import Kit, child_env, lines, put, rw, stock
 
 KINDS = ("github", "gitea", "gitlab")
 
@@ -286,6 +288,30 @@ def test_as_a_command_with_a_remote_that_is_a_path(tmp_path: Path, kit: Kit) -> 
         assert code == 0 and seen["result"]["pull"]["state"] == "open" and seen["result"]["current"], seen
         code, none = rw(kit.root, "pr", "status", "other", "--page", page, **env)
         assert (code, none["error"]["code"]) == (4, "E_NOT_FOUND")
+
+
+def test_the_page_shows_what_is_printed(tmp_path: Path, kit: Kit) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "servers.md").read_text()
+    shown = [block.split("\n", 1) for block in re.findall(r"```text\n\$ (rw pr .*?)```", page, re.DOTALL)]
+    with forge(tmp_path / "forge", "github") as there:
+        remotes.push(kit.store, remotes.add(kit.store, "origin", there.url, "a/b"), "main", None, "a/b")
+        for number in range(2):
+            kit.change(put(f"{number}.txt", "x\n"))
+        kit.close()
+        there.checks = [("build", "success"), ("lint", "pending")]
+        for number, (command, expected) in enumerate(shown):
+            if number:
+                there.checks = [("build", "success"), ("lint", "success")]
+                there.merge(1, "squash")
+            words = [*command.split()[1:], "--forge", "github", "--via", "api", "--human", "--store", kit.root]
+            done = subprocess.run(
+                [sys.executable, "-m", "ropewalk.cli.main", *words], env=child_env(ROPEWALK_AGENT="a/b"), text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60,
+            )  # fmt: skip
+            printed = re.sub(rf"http://(me@)?127.0.0.1:{there.port}/", "https://forge.example/", done.stdout)
+            ids = re.compile(r"\b[0-9a-f]{12}\b")
+            assert ids.sub("ID", printed) == ids.sub("ID", expected)
+    assert len(shown) == 2
 
 
 # `gh`

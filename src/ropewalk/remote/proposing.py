@@ -80,7 +80,7 @@ def open_pull(
     pushed = remotes.push(store, remote, full, name, actor, progress=progress, wait=wait)
     if there is not None and there.state == "open":
         return Opened(client.look(there), False, pushed, client.via)
-    wanted = Wanted(name, onto, title or _title(store, new, short_ref(full)), _body(store, new, body), draft)
+    wanted = Wanted(name, onto, title or _title(store, new, name), _body(store, new, body), draft)
     progress(f"opening a pull request of {name} for {onto}")
     try:
         made = client.create(wanted)
