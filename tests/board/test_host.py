@@ -15,10 +15,12 @@ import pytest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from ropewalk.board import claim, grants, names, state, tasks
+from ropewalk.board import claim, grants, names, state, tasks, wire
+from ropewalk.board.base import words
 from ropewalk.board.claim import As, Held
 from ropewalk.board.local import LocalBoard
 from ropewalk.board.remote import RemoteBoard
+from ropewalk.core import config
 from ropewalk.core.errors import ForbiddenError, InvalidError
 from ropewalk.operations import host
 from ropewalk.operations.context import Context
@@ -50,10 +52,13 @@ def held(board: LocalBoard, name: str, check: str = "test -e b.txt") -> Held:
     return claim.take(board, found, As("w1", "claude/one", "script"))
 
 
-def ask(kit: Kit, tmp_path: Path, wish: dict[str, Any], allowed: tuple[str, ...] = ("",)) -> tuple[int, Any]:
+def ask(
+    kit: Kit, tmp_path: Path, wish: dict[str, Any], allowed: tuple[str, ...] = ("",), cage: str = ""
+) -> tuple[int, Any]:  # fmt: skip
     def context() -> Context:
         return Context(cwd="/", store=kit.root, agent=None, env={}, data_home=str(tmp_path / "data"),
-                       cache_home=str(tmp_path / "cache"))  # fmt: skip
+                       cache_home=str(tmp_path / "cache"),
+                       settings=config.resolve({}, {"ROPEWALK_CHECK_CAGE": cage}))  # fmt: skip
 
     status, said = host.answer(context, allowed, msgspec.json.encode(wish))
     return status, msgspec.json.decode(said)
@@ -134,13 +139,25 @@ def test_R24_the_key_is_in_no_childs_environment(kit: Kit, board: LocalBoard, tm
     seen = tmp_path / "seen"
     one = held(board, "t", check=f"env > {seen}; cat /proc/$PPID/environ >> {seen}; true")
     asked = wish(kit, one, kit.commit(put("b.txt", "b\n")).changeset)
-    assert ask(kit, tmp_path, asked)[0] == 200
+    assert ask(kit, tmp_path, asked, cage="none")[0] == 200
     key = Path(kit.root, "board", "grant.key")
     assert key.stat().st_mode & 0o777 == 0o600
     found = seen.read_bytes()
     assert b"PATH=" in found
     for secret in (key.read_bytes(), key.read_bytes().hex().encode(), asked["grant"].encode()):
         assert secret not in found
+
+
+@pytest.mark.skipif(not os.path.exists("/usr/bin/bwrap"), reason="bubblewrap is not installed")
+def test_a_host_runs_the_check_of_an_attempt_in_a_cage(kit: Kit, board: LocalBoard, tmp_path: Path) -> None:
+    """The check and the tree are another's words; what the host's user has is not there."""
+    canary = tmp_path / "canary"
+    canary.write_text("canary\n")
+    one = held(board, "t", check=f"test ! -e {canary} && test ! -e {kit.root} && echo x > /tmp/x")
+    code, said = ask(kit, tmp_path, wish(kit, one, kit.commit(put("b.txt", "b\n")).changeset))
+    assert code == 200, said
+    verdict = wire.fields(words(board, names.verdict("t")) or "")
+    assert verdict.get("cage") == "cage full, network none"
 
 
 @contextmanager

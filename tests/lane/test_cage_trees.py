@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import time
@@ -17,11 +18,13 @@ from tests.lane.cagekit import IS_ROOT, caged, needed
 from tests.workspace.conftest import Bench
 
 from ropewalk.core.errors import UnsupportedError
+from ropewalk.core.policy import Policy, WorkspacePolicy
 from ropewalk.core.process import git_env
 from ropewalk.lane.cage import give, tripwire
-from ropewalk.lane.cage.checks import CagedChecks
-from ropewalk.lane.cage.room import UID
+from ropewalk.lane.cage.checks import CagedChecks, CheckNetwork
+from ropewalk.lane.cage.room import UID, Level
 from ropewalk.lane.cage.tripwire import Snapshot
+from ropewalk.run.work import evidence
 from ropewalk.store.store import Store
 from ropewalk.workspace import capture, check, drive, snapshot
 from ropewalk.workspace.verdict import Verdict
@@ -140,10 +143,12 @@ def test_G7_a_shared_folder_of_the_lanes_user_has_trees_of_that_user(bench: Benc
 # checks
 
 
-def verdict(store: Store, tree: str, script: str, folder: Path, seconds: float = 30) -> Verdict:
+def verdict(
+    store: Store, tree: str, script: str, folder: Path, seconds: float = 30, level: Level = "full",
+    network: CheckNetwork = "none",
+) -> Verdict:  # fmt: skip
     """Runs a check in a cage to its end."""
-    cage = CagedChecks(os.path.join(store.layout.repo, "objects"))
-    how = drive.orders(["/bin/sh", "-c", script], seconds, str(folder), cage=cage)
+    how = drive.orders(["/bin/sh", "-c", script], seconds, str(folder), cage=CagedChecks(level, network))
     running = check.Running(store, tree, how.command, how.env, check.new_place(str(folder)), how.policy, how.cage)
     while (found := running.poll()) is None:
         time.sleep(0.02)
@@ -180,15 +185,55 @@ def test_a_cage_that_does_not_start_is_no_fault_of_the_check(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed("full")
-    monkeypatch.setattr("ropewalk.lane.cage.checks.rooms.tool_folders", lambda program, search: ["/no/such/folder"])
+    monkeypatch.setattr(CagedChecks, "_tools", lambda self, program, search, tools: ("/no/such/folder",))
     tree = bench.store.objects.commit(bench.head()).tree
     found = verdict(bench.store, tree, "true", tmp_path / "checks")
     assert (found.kind, found.reason) == ("infrastructure", "cage") and "bwrap" in found.output
 
 
+def test_a_check_at_level_files_is_held_by_landlock(bench: Bench, tmp_path: Path) -> None:
+    needed("files")
+    canary = tmp_path / "canary"
+    canary.write_text("canary\n")
+    tree = bench.store.objects.commit(bench.head()).tree
+    for folder in (tmp_path, *tmp_path.parents):
+        if not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o011)
+    script = (
+        "test -f README.md && echo x > made && echo x > $HOME/x && echo x > $TMPDIR/x"
+        f" && ! cat {canary} && ! (echo x >> {canary}) 2>/dev/null && ! (echo x > {tmp_path}/made) 2>/dev/null"
+        " && ! python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 80))' 2> said && cat said"
+        " && grep -q PermissionError said"
+    )
+    found = verdict(bench.store, tree, script, tmp_path / "checks", level="files")
+    assert found.kind == "passed", found
+    assert canary.read_text() == "canary\n" and not (tmp_path / "made").exists()
+
+
+def test_a_check_reads_what_the_policy_links(bench: Bench, tmp_path: Path) -> None:
+    needed("full")
+    (bench.folder / "modules").mkdir()
+    (bench.folder / "modules" / "one").write_text("one\n")
+    policy = Policy(str(bench.folder), WorkspacePolicy(link=("modules",)))
+    how = drive.orders(["/bin/sh", "-c", "cat modules/one && ! touch modules/two"], 30, str(tmp_path / "checks"),
+                       policy=policy, cage=CagedChecks())  # fmt: skip
+    found = evidence.look(bench.store, bench.head(), how)
+    assert found is not None and found.kind == "passed", found
+
+
+def test_a_check_has_a_network_where_it_is_asked_for(bench: Bench, tmp_path: Path) -> None:
+    needed("full")
+    tree = bench.store.objects.commit(bench.head()).tree
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        script = f"python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {port}))'"
+        assert verdict(bench.store, tree, script, tmp_path / "checks").kind == "failed"
+        assert verdict(bench.store, tree, script, tmp_path / "checks", network="open").kind == "passed"
+
+
 def test_a_result_from_a_cage_is_not_one_from_without(bench: Bench, tmp_path: Path) -> None:
     needed("full")
-    cage = CagedChecks(os.path.join(bench.store.layout.repo, "objects"))
+    cage = CagedChecks()
     one = drive.orders(["true"], 1.0, str(tmp_path)).command
     two = drive.orders(["true"], 1.0, str(tmp_path), cage=cage).command
     assert check.key("0" * 40, one) != check.key("0" * 40, two)

@@ -89,14 +89,14 @@ def test_a_lane_that_changes_the_users_checkout_is_escaped_and_nothing_is_lost(s
     assert {one["path"] for one in told["left"]} >= {"mine", "planted", "refs/heads/main"} and not told["put_back"]
     one = shop.rw("lane", "restore", "bad", "mine")
     assert [row["path"] for row in one["put_back"]] == ["mine"] and (checkout / "mine").read_text() == "mine alone\n"
-    assert shop.rw("lane", "restore", "bad", "b.txt", exit=2)["code"] == "E_NOT_FOUND"
+    assert shop.rw("lane", "restore", "bad", "b.txt", exit=4)["code"] == "E_NOT_FOUND"
     evil = git(checkout, "rev-parse", "main")
     rest = shop.rw("lane", "restore", "bad")
     assert not rest["left"] and git(checkout, "rev-parse", "main") == first
     assert (checkout / "a.txt").read_text() == "a\n" and not (checkout / "planted").exists()
     assert git(checkout, "status", "--porcelain") == "?? mine"
-    kept = {path.read_text() for path in Path(rest["aside"]).rglob("*") if path.is_file()}
-    assert f"{evil} refs/heads/main\n" in kept and "made\n" in kept and "more\n" in kept
+    kept = {path.read_bytes() for path in Path(rest["aside"]).rglob("*") if path.is_file()}
+    assert f"{evil} refs/heads/main\n".encode() in kept and b"made\n" in kept and b"more\n" in kept
     assert shop.rw("lane", "restore", "good", exit=2)["code"] == "E_INVALID"
     git(checkout, "fsck", "--strict")
 

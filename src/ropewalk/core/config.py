@@ -86,6 +86,15 @@ SETTINGS: tuple[Setting, ...] = (
         "what holds an agent: full, files or none; without it full, and none for the scripted agent",
     ),
     Setting(
+        "check.cage",
+        "text",
+        None,
+        "ROPEWALK_CHECK_CAGE",
+        None,
+        "what holds a check: full, files or none; without it what held the agent that wrote the tree",
+    ),
+    Setting("check.network", "text", "none", "ROPEWALK_CHECK_NETWORK", None, "the network in it: none or open"),
+    Setting(
         "tripwire",
         "switch",
         True,

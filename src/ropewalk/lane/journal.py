@@ -231,6 +231,24 @@ def lanes(store: Store, run: str | None = None, *, only_open: bool = False, limi
     return [_lane(row) for row in rows]
 
 
+def levels_at(store: Store, workspace: str) -> frozenset[Level]:
+    """Gives the levels of the lanes that worked in a workspace."""
+    rows = store.db.rows("SELECT record FROM lanes")
+    found = (msgspec.msgpack.decode(row[0], type=_Where) for row in rows)
+    return frozenset(one.ingredients.cage for one in found if one.workspace == workspace)
+
+
+class _Caged(msgspec.Struct, frozen=True):
+    cage: Level
+
+
+class _Where(msgspec.Struct, frozen=True):
+    """Is as much of a record as says where a lane worked, and how it was held."""
+
+    workspace: str
+    ingredients: _Caged
+
+
 def totals(found: Sequence[Lane]) -> Mapping[str, int]:
     """Gives how many lanes are in each state."""
     counts: dict[str, int] = {}

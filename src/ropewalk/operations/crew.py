@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from ropewalk.core.errors import CageUnavailableError, HarnessError, InvalidError, NotFoundError
+from ropewalk.operations import checking
 from ropewalk.operations.context import Context
 from ropewalk.store.layout import workspace_mark
 
@@ -147,7 +148,7 @@ def ways(
     return Ways(
         held, gateway=gateway_folder(ctx), upstreams=upstreams,
         extra={name: ctx.env[name] for name in pass_env} | dates,
-        watch=_watch(ctx) if held != "full" and is_asked else None, tape=used_tape,
+        watch=_watch(ctx) if held != "full" and is_asked else None, checks=checking.caged(ctx, held), tape=used_tape,
         budget=bounds.of_run(budget, max_tokens), caps=bounds.caps(),
     )  # fmt: skip
 

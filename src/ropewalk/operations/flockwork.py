@@ -27,6 +27,7 @@ from ropewalk.core.errors import (
     LandMismatchError,
 )
 from ropewalk.core.ids import check_agent
+from ropewalk.operations import checking
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import operation
 from ropewalk.operations.steps import WITH_A_TREE, VerdictRequest, hand_back, judged, landing_for, settle
@@ -402,7 +403,7 @@ def _satisfied(ctx: Context, board: Board, held: Held, out: dict[str, Any]) -> T
 
     store = ctx.store_for(board)
     checks = os.path.join(ctx.data_home, "ropewalk", store.format.id, "checks")
-    done = steps.satisfied(board, store, landing_for(board), held, checks)
+    done = steps.satisfied(board, store, landing_for(board), held, checks, cage=checking.of_task(ctx))
     if done.how != "landed":
         return _external({**out, "reason": "nothing_changed"}, done.words, failed=True)
     out |= {"fixed": True, "already_on_main": True, "return_pushed": True, "verdict_pushed": True}

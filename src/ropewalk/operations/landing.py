@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from ropewalk.core.errors import (
     BusyError,
+    CageUnavailableError,
     CasMismatchError,
     CasRetryExhaustedError,
     CheckFailedError,
@@ -23,6 +24,7 @@ from ropewalk.core.errors import (
     WorkspaceNotMountedError,
 )
 from ropewalk.core.ids import check_key, check_path, check_ref, path_bytes, path_text, short_ref
+from ropewalk.operations import checking
 from ropewalk.operations.context import Context
 from ropewalk.operations.publish import Key
 from ropewalk.operations.registry import Command, operation
@@ -140,6 +142,7 @@ class WsLanded(msgspec.Struct, frozen=True, omit_defaults=True):
         WorkspaceGoneError,
         WorkspaceDamagedError,
         WorkspaceNotMountedError,
+        CageUnavailableError,
         CasMismatchError,
         BusyError,
         CasRetryExhaustedError,
@@ -165,6 +168,7 @@ def ws_land(ctx: Context, req: WsLandRequest) -> WsLanded:
             check=req.check,
             checks=ctx.checks,
             check_seconds=req.check_seconds,
+            cage=checking.of_workspace(ctx, ws.path) if req.check else None,
             jobs=req.jobs,
             answering=Answering(req.resolutions, ctx.read_file) if req.resolutions else None,
             allow={path_bytes(path) for path in req.allow_secret},

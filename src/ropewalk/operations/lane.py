@@ -11,6 +11,7 @@ from msgspec import Meta
 from ropewalk.core import clock
 from ropewalk.core.errors import (
     BusyError,
+    CageUnavailableError,
     CheckFailedError,
     InvalidError,
     NotFoundError,
@@ -18,7 +19,7 @@ from ropewalk.core.errors import (
     UnsupportedError,
 )
 from ropewalk.core.ids import check_ref, short_ref
-from ropewalk.operations import crew
+from ropewalk.operations import checking, crew
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
 from ropewalk.operations.run import LANES
@@ -367,7 +368,7 @@ class LaneCollected(msgspec.Struct, frozen=True, omit_defaults=True):
     request=LaneCollectRequest,
     response=LaneCollected,
     summary="Wait for a lane's end and hold what it left against its check, its paths and its reply",
-    errors=(*AT_WORK, CheckFailedError, StalledError),
+    errors=(*AT_WORK, CheckFailedError, StalledError, CageUnavailableError),
     writes=True,
     tool="",
     command=Command(positional=("lane",)),
@@ -407,7 +408,8 @@ def lane_collect(ctx: Context, req: LaneCollectRequest) -> LaneCollected:
         changeset, warnings = landing.commit_workspace(store, ws, wish)
     ctx.warnings += warnings
     tree = store.objects.commit(changeset or ws.base).tree
-    orders = evidence.orders(store, req.check, req.check_seconds, ctx.checks)
+    cage = checking.caged(ctx, found.record.ingredients.cage)
+    orders = evidence.orders(store, req.check, req.check_seconds, ctx.checks, cage=cage)
     verdict = evidence.look_at(store, tree, orders)
     assert verdict is not None  # nothing stops it
     ending = Ending(

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from ropewalk.core.errors import (
     BusyError,
+    CageUnavailableError,
     CasMismatchError,
     CasRetryExhaustedError,
     CheckFailedError,
@@ -26,6 +27,7 @@ from ropewalk.core.errors import (
     ShallowError,
 )
 from ropewalk.core.ids import HEX40, check_key, check_ref, short_ref
+from ropewalk.operations import checking
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
 from ropewalk.store import changes, companions, land, report, revisions
@@ -139,6 +141,7 @@ class LandResponse(msgspec.Struct, frozen=True, omit_defaults=True):
         NotFoundError,
         ShallowError,
         InvalidError,
+        CageUnavailableError,
         BusyError,
         CasRetryExhaustedError,
     ),
@@ -192,7 +195,9 @@ def land_changesets(ctx: Context, req: LandOneRequest) -> LandResponse:
         from ropewalk.workspace import drive, setup
 
         policy = setup.policy_of(ctx.store)
-        how = drive.orders(req.check, req.check_seconds, ctx.checks, jobs=req.jobs, policy=policy)
+        how = drive.orders(
+            req.check, req.check_seconds, ctx.checks, jobs=req.jobs, policy=policy, cage=checking.caged(ctx)
+        )  # fmt: skip
         checked = drive.land_checked(ctx.store, ref, requests, how, answering=answering, tell=ctx.progress)
         if len(heads) > 1:
             return _several(heads, [o.result for o in checked], [o.checks for o in checked])

@@ -18,6 +18,7 @@ from ropewalk.board.wire import Outcome
 from ropewalk.core.errors import (
     AmbiguousError,
     BusyError,
+    CageUnavailableError,
     CasMismatchError,
     CheckFailedError,
     ClaimedError,
@@ -31,6 +32,7 @@ from ropewalk.core.errors import (
     WorkspaceGoneError,
     WorkspaceNotMountedError,
 )
+from ropewalk.operations import checking
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
 from ropewalk.operations.task import ON_A_BOARD, BoardName, TaskName, TaskRequest, brief_of, need, who
@@ -45,8 +47,11 @@ Attempt = Annotated[str, Meta(min_length=1, max_length=200, description="the att
 TreeName = Annotated[
     str, Meta(min_length=1, max_length=4096, description="a folder, a workspace, or a revision with the change")
 ]
-WITH_A_TREE = (AmbiguousError, ShallowError, WorkspaceGoneError, WorkspaceDamagedError, WorkspaceNotMountedError)
-"""Is what may be wrong with a tree that is handed in."""
+WITH_A_TREE = (
+    AmbiguousError, ShallowError, WorkspaceGoneError, WorkspaceDamagedError, WorkspaceNotMountedError,
+    CageUnavailableError,
+)  # fmt: skip
+"""Is what may be wrong with a tree that is handed in, and with the cage that it is judged in."""
 HOLDING = (*ON_A_BOARD, FencedError, CasMismatchError)
 
 
@@ -257,7 +262,7 @@ def judged(ctx: Context, board: Board, task: str, tree: str, seconds: float) -> 
     base = _known(store, wire.fields(words_of(board, names.claim(task)) or "").get("base"))
     given = steps.hand_in(store, tree, ctx.path(tree), agent, base)
     ctx.warnings += given.warnings
-    return steps.judge(store, status.spec.task, given.tree, _checks(ctx, store), seconds)
+    return steps.judge(store, status.spec.task, given.tree, _checks(ctx, store), seconds, checking.of_task(ctx))
 
 
 def _known(store: Store, commit: str) -> str | None:
@@ -317,8 +322,8 @@ def return_(ctx: Context, req: ReturnRequest) -> Returned:
     if req.satisfied:
         from ropewalk.run import steps
 
-        store = ctx.store_for(board)
-        done = steps.satisfied(board, store, landing_for(board), held, _checks(ctx, store), req.seconds)
+        store, cage = ctx.store_for(board), checking.of_task(ctx)
+        done = steps.satisfied(board, store, landing_for(board), held, _checks(ctx, store), req.seconds, cage)
         return _returned(held, done)
     return hand_back(ctx, board, held, req.tree, req.paths, req.seconds)
 
@@ -332,7 +337,8 @@ def hand_back(ctx: Context, board: Board, held: Held, tree: str, paths: list[str
     landing.head(board, store, held.task.target)
     given = steps.hand_in(store, tree, ctx.path(tree), held.actor, _known(store, wire.fields(held.words).get("base")))
     ctx.warnings += given.warnings if not paths else ()
-    done = steps.land(board, store, landing, held, given, paths, _checks(ctx, store), seconds)
+    cage = checking.of_task(ctx)
+    done = steps.land(board, store, landing, held, given, paths, _checks(ctx, store), seconds, cage)
     return _returned(held, done)
 
 

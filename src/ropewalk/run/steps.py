@@ -29,6 +29,7 @@ from ropewalk.store import changes, layout, lineage, revisions, trees
 from ropewalk.store.store import Store
 from ropewalk.workspace import capture, state
 from ropewalk.workspace import landing as workspace_landing
+from ropewalk.workspace.check import Cage
 from ropewalk.workspace.landing import Wish
 
 SECONDS = 600.0
@@ -147,9 +148,11 @@ def _stands_on(store: Store, folder: str) -> str | None:
 # the check
 
 
-def judge(store: Store, task: Task, tree: str, folder: str, seconds: float = SECONDS) -> Judged:
+def judge(
+    store: Store, task: Task, tree: str, folder: str, seconds: float = SECONDS, cage: Cage | None = None
+) -> Judged:  # fmt: skip
     """Runs a task's own check in a clean checkout of a tree, below a folder; whatever it says is a result."""
-    how = evidence.orders(store, task.check, task.limits.check_seconds or seconds, folder)
+    how = evidence.orders(store, task.check, task.limits.check_seconds or seconds, folder, cage=cage)
     verdict = evidence.look_at(store, tree, how)
     assert verdict is not None, "nobody stops it"
     detail = verdict.output if verdict.kind != "infrastructure" else f"{verdict.output}\n{verdict.reason}".strip()
@@ -207,7 +210,7 @@ def _fork(store: Store, commit: str, head: str) -> str:
 
 def land(
     board: Board, store: Store, landing: Landing, held: Held, given: Tree, paths: Sequence[str], checks: str,
-    seconds: float = SECONDS,
+    seconds: float = SECONDS, cage: Cage | None = None,
 ) -> Landed:  # fmt: skip
     """Lands the named paths of a tree with return, verdict and closing claim, once the task's own check passed.
 
@@ -220,23 +223,24 @@ def land(
     change, base = change_of(store, held, given, paths, head)
     seconds = held.task.limits.check_seconds or seconds
     found = wire.fields(held.words)
-    environment = evidence.orders(store, held.task.check, seconds, checks).command.environment[:40]
-    more = {"landed": "{landed}", "tree": "{tree}", "check": held.task.check, "environment": environment}
+    how = evidence.orders(store, held.task.check, seconds, checks, cage=cage)
+    more = {"landed": "{landed}", "tree": "{tree}", **evidence.facts(how)}
     outcome = Outcome(True, 0, 0, found.get("harness") or "unknown", found.get("model"), found.get("kind"), more=more)
     lease = Lease(held, threading.Event())
-    wanted = Change(lease, change, base, outcome, str(uuid.uuid4()), held.task.check, seconds, checks)
+    wanted = Change(lease, change, base, outcome, str(uuid.uuid4()), held.task.check, seconds, checks, cage)
     return landing.land(board, store, wanted)
 
 
 def satisfied(
-    board: Board, store: Store, landing: Landing, held: Held, checks: str, seconds: float = SECONDS
+    board: Board, store: Store, landing: Landing, held: Held, checks: str, seconds: float = SECONDS,
+    cage: Cage | None = None,
 ) -> Landed:  # fmt: skip
     """Closes a task that the target satisfies as it is, once the task's own check passed there; the return is its head.
 
     The verdict says `already: satisfied`, so that nobody takes it for a change.
     """
     head = landing.head(board, store, held.task.target)
-    how = evidence.orders(store, held.task.check, held.task.limits.check_seconds or seconds, checks)
+    how = evidence.orders(store, held.task.check, held.task.limits.check_seconds or seconds, checks, cage=cage)
     tree = store.objects.commit(head).tree
     verdict = evidence.look_at(store, tree, how)
     assert verdict is not None, "nobody stops it"
@@ -244,8 +248,7 @@ def satisfied(
         words = f"the check ended with {verdict.rc} on {held.task.target} as it is\n{verdict.output}".strip()
         return Landed("failed", tree=tree, rc=verdict.rc, words=words)
     found = wire.fields(held.words)
-    more = {"already": "satisfied", "landed": head, "tree": tree, "check": held.task.check,
-            "environment": how.command.environment[:40]}  # fmt: skip
+    more = {"already": "satisfied", "landed": head, "tree": tree, **evidence.facts(how)}
     outcome = Outcome(True, 0, 0, found.get("harness") or "unknown", found.get("model"), found.get("kind"), more=more)
     claim.close(board, held, outcome, head)
     return Landed("landed", head, tree)

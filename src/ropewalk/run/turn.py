@@ -24,6 +24,7 @@ from ropewalk.lane.cage.watch import Watch
 from ropewalk.lane.lanes import Busy, Outcome, Wish
 from ropewalk.lane.waits import Limits, Waits
 from ropewalk.store.store import Store
+from ropewalk.workspace.check import Cage
 
 if TYPE_CHECKING:
     from ropewalk.lane.door_server import Door
@@ -36,7 +37,7 @@ class Ways(NamedTuple):
 
     `tape` is the cassette that the run's traffic is recorded in, or played from. `budget` is what the run may spend,
     counted under the name `account` (without one the run's own); `caps` are the user's, of days and of providers.
-    `watch` is the user's checkout, for lanes that could write there.
+    `watch` is the user's checkout, for lanes that could write there, `checks` the cage of checks.
     """
 
     level: Level = "none"
@@ -55,6 +56,7 @@ class Ways(NamedTuple):
     budget: Cap | None = None
     caps: Mapping[str, Cap] | None = None
     watch: Watch | None = None
+    checks: Cage | None = None
 
 
 class Turn(NamedTuple):

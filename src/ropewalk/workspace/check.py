@@ -43,8 +43,13 @@ class Cage(Protocol):
         """Gives what tells a result from inside it from one without."""
         ...
 
-    def wrap(self, argv: Sequence[str], env: Mapping[str, str], place: str) -> tuple[list[str], dict[str, str]]:
-        """Gives command line and environment that run words inside, in `place/tree`; all else below `place` is free."""
+    def wrap(
+        self, argv: Sequence[str], env: Mapping[str, str], place: str, tools: Sequence[str] = ()
+    ) -> tuple[list[str], dict[str, str]]:
+        """Gives command line and environment that run words inside, in `place/tree`; all else below `place` is free.
+
+        `tools` are files and folders of the operator's that are to be read there.
+        """
         ...
 
     def began(self, place: str) -> bool:
@@ -111,7 +116,8 @@ class Running:
                 words = _words(what.argv, policy.workspace.setup)
                 seen = {**env, "GIT_CEILING_DIRECTORIES": self.place, "PWD": work}
                 if cage is not None:
-                    words, seen = cage.wrap(words, env, self.place)
+                    links = [os.path.abspath(os.path.join(policy.folder, name)) for name in policy.workspace.link]
+                    words, seen = cage.wrap(words, env, self.place, links)
                 self._child = subprocess.Popen(
                     words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=seen, cwd=work,
                     start_new_session=True,

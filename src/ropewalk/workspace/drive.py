@@ -46,6 +46,11 @@ class Orders(NamedTuple):
     policy: Policy = Policy()
     cage: Cage | None = None
 
+    @property
+    def held(self) -> str:
+        """Gives what holds the checks; empty for nothing."""
+        return "" if self.cage is None else self.cage.mark
+
 
 class Outcome(NamedTuple):
     """Is what became of one change: its land or an error, and the checks that were run for it."""
@@ -392,7 +397,7 @@ class _Driver:
 
     def _checks(self, number: int) -> list[Checked]:
         return [
-            Checked(record.tree, record.verdict.rc, record.verdict.seconds, flaky=record.flaky)
+            Checked(record.tree, record.verdict.rc, record.verdict.seconds, flaky=record.flaky, cage=self.how.held)
             for record in queue.records_of(self.store, number)
         ]
 
@@ -401,7 +406,7 @@ class _Driver:
         tree = self.store.objects.commit(landed.landed).tree
         for record in queue.records(self.store, check.key(tree, entry.wanted.command)):
             if record.passed:
-                return [Checked(tree, record.verdict.rc, record.verdict.seconds, cached=True)]
+                return [Checked(tree, record.verdict.rc, record.verdict.seconds, cached=True, cage=self.how.held)]
         return []
 
 

@@ -18,13 +18,14 @@ from ropewalk.store.spool import LandRequest
 from ropewalk.store.store import Store
 from ropewalk.workspace import capture, drive, foreign, move, setup, special, state
 from ropewalk.workspace.capture import Captured
+from ropewalk.workspace.check import Cage
 from ropewalk.workspace.files import Files
 from ropewalk.workspace.state import Pending, Workspace
 from ropewalk.workspace.verdict import Checked
 
 
 class Wish(NamedTuple):
-    """Is what a land of a workspace is asked: `check` runs in a folder below `checks`, `key` is a UUID."""
+    """Is what a land of a workspace is asked: `check` runs in a folder below `checks`, in a `cage`; `key` is a UUID."""
 
     agent: str
     message: str | None = None
@@ -32,6 +33,7 @@ class Wish(NamedTuple):
     check: Sequence[str] = ()
     checks: str = ""
     check_seconds: float = 1800.0
+    cage: Cage | None = None
     jobs: int = 0
     stop: threading.Event | None = None
     answering: Answering | None = None
@@ -151,7 +153,9 @@ def _land_checked(
     store: Store, req: LandRequest, wish: Wish, checks: list[Checked], tell: Callable[[str], None]
 ) -> Landed:
     policy = setup.policy_of(store)
-    how = drive.orders(wish.check, wish.check_seconds, wish.checks, jobs=wish.jobs, policy=policy, stop=wish.stop)
+    how = drive.orders(
+        wish.check, wish.check_seconds, wish.checks, jobs=wish.jobs, policy=policy, stop=wish.stop, cage=wish.cage
+    )  # fmt: skip
     (outcome,) = drive.land_checked(store, req.ref, [req], how, answering=wish.answering, tell=tell)
     checks += outcome.checks
     if isinstance(outcome.result, RopewalkError):

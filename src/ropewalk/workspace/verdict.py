@@ -30,10 +30,11 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is one run of a check as a land reports it; `cached` when it was made for another land."""
+    """Is one run of a check as a land reports it; `cached` when it was made for another land, `cage` what held it."""
 
     tree: str
     rc: int
     seconds: float
     cached: bool = False
     flaky: bool = False
+    cage: str = ""

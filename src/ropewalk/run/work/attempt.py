@@ -374,7 +374,7 @@ class Attempt:
         ws = workspaces.need(self.store, self.attempt)
         wanted = Change(
             self.lease, change, ws.base, self._outcome(True, 0, more={"tree": "{tree}", "landed": "{landed}"}),
-            self._key, self.task.check, self._check_limit, self.bench.places.checks,
+            self._key, self.task.check, self._check_limit, self.bench.places.checks, self.options.ways.checks,
         )  # fmt: skip
         self._tell("landing")
         result = Result("retry")
@@ -535,13 +535,14 @@ class Attempt:
 
     def _orders(self) -> Any:
         return evidence.orders(
-            self.store, self.task.check, self._check_limit, self.bench.places.checks, self.lease.stop
-        )
+            self.store, self.task.check, self._check_limit, self.bench.places.checks, self.lease.stop,
+            self.options.ways.checks,
+        )  # fmt: skip
 
     def _outcome(
         self, fixed: bool, check_rc: int, *, rc: int | None = None, reason: str = "", more: dict[str, str] | None = None
     ) -> Outcome:
-        facts = {**(more or {}), "check": self.task.check, "environment": self._orders().command.environment[:40]}
+        facts = {**(more or {}), **evidence.facts(self._orders())}
         if self.usage:
             facts["tokens"] = " ".join(f"{name}={count}" for name, count in sorted(self.usage.items()))
         counts = {"turns": self.turns if self.turns != 1 else 0, "conflicts": self.conflicts}

@@ -6,6 +6,7 @@ import threading
 
 from ropewalk.store.store import Store
 from ropewalk.workspace import check, drive, setup
+from ropewalk.workspace.check import Cage
 from ropewalk.workspace.drive import Orders
 from ropewalk.workspace.verdict import Verdict
 
@@ -13,9 +14,18 @@ SHELL = ("/bin/sh", "-c")
 _TICK = 0.02
 
 
-def orders(store: Store, command: str, seconds: float, checks: str, stop: threading.Event | None = None) -> Orders:
+def orders(
+    store: Store, command: str, seconds: float, checks: str, stop: threading.Event | None = None,
+    cage: Cage | None = None,
+) -> Orders:  # fmt: skip
     """Gives the orders for a check that is a line for the shell."""
-    return drive.orders([*SHELL, command], seconds, checks, policy=setup.policy_of(store), stop=stop)
+    return drive.orders([*SHELL, command], seconds, checks, policy=setup.policy_of(store), stop=stop, cage=cage)
+
+
+def facts(how: Orders) -> dict[str, str]:
+    """Gives what a verdict says of its check: the line, the environment's key, and what held it, if anything did."""
+    found = {"check": how.command.argv[-1], "environment": how.command.environment[:40]}
+    return found if how.cage is None else {**found, "cage": how.cage.mark}
 
 
 def look(store: Store, commit: str, how: Orders) -> Verdict | None:

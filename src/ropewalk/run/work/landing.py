@@ -26,6 +26,7 @@ from ropewalk.store import guard, land
 from ropewalk.store.spool import LandRequest
 from ropewalk.store.store import Store
 from ropewalk.workspace import drive
+from ropewalk.workspace.check import Cage
 
 _TRIES = 4
 
@@ -34,9 +35,9 @@ class Change(NamedTuple):
     """Is what is to land: `change` is a changeset of the store on the commit `base`, which was the target's.
 
     `outcome` is the verdict that goes with it (`{landed}` and `{tree}` in it stand for what lands), `command` a line
-    for the shell that has to pass on the very tree that lands, within `seconds`, in a folder below `checks`. `key` (a
-    UUID) is the same in all tries of one attempt. The claim is `lease.held`; whoever makes the step that closes it does
-    so inside `lease.still()`. `lease.stop` is set when the claim is lost or the worker is to end.
+    for the shell that has to pass on the very tree that lands, within `seconds`, in a folder below `checks` and in
+    `cage`. `key` (a UUID) is the same in all tries of one attempt. The claim is `lease.held`; whoever makes the step that
+    closes it does so inside `lease.still()`. `lease.stop` is set when the claim is lost or the worker is to end.
     """
 
     lease: Lease
@@ -47,6 +48,7 @@ class Change(NamedTuple):
     command: str
     seconds: float
     checks: str
+    cage: Cage | None = None
 
 
 How = Literal["landed", "pending", "unchanged", "conflict", "failed", "broken", "refused", "fenced", "retry", "stopped"]
@@ -137,7 +139,7 @@ class LocalLanding:
             )  # fmt: skip
 
     def _once(self, store: Store, req: LandRequest, change: Change) -> Result:
-        how = evidence.orders(store, change.command, change.seconds, change.checks, change.lease.stop)
+        how = evidence.orders(store, change.command, change.seconds, change.checks, change.lease.stop, change.cage)
         try:
             (outcome,) = drive.land_checked(store, req.ref, [req], how)
         except CheckFailedError as error:

@@ -35,6 +35,7 @@ from ropewalk.store.land import Landed
 from ropewalk.store.oplog import Move
 from ropewalk.store.store import Store
 from ropewalk.workspace import drive, setup
+from ropewalk.workspace.check import Cage
 from ropewalk.workspace.drive import Outcome
 from ropewalk.workspace.verdict import Command
 
@@ -56,12 +57,13 @@ class Protected(Exception):
 class Settings(NamedTuple):
     """Is how a holder works: the folder that checks run in, how many at once (0: as many as processors), and who hears.
 
-    `tell` gets events: their kind and their facts.
+    `tell` gets events: their kind and their facts. `cage` holds the checks.
     """
 
     checks: str
     jobs: int
     tell: Callable[..., object]
+    cage: Cage | None = None
 
 
 class Holder:
@@ -75,7 +77,9 @@ class Holder:
         self.branch = names.branch(held.target)
         self.is_over = False
         self._beaten = clock.monotonic()
-        self._command = drive.orders([*SHELL, "true"], 1.0, settings.checks, policy=setup.policy_of(store))
+        self._command = drive.orders(
+            [*SHELL, "true"], 1.0, settings.checks, policy=setup.policy_of(store), cage=settings.cage
+        )
 
     def serve(self) -> None:
         """Lands what waits until one's own change is settled. Raises `E_FENCED` when the lease is another's."""

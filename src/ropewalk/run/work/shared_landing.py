@@ -69,7 +69,8 @@ class SharedLanding:
         target = change.lease.held.task.target
         if target in self._protected or shared_pending.is_protected(remote, target):
             return shared_pending.land(remote, store, change, self._jobs)
-        return _Wait(remote, store, change, Settings(change.checks, self._jobs, self._tell), self._protected).run()
+        settings = Settings(change.checks, self._jobs, self._tell, change.cage)
+        return _Wait(remote, store, change, settings, self._protected).run()
 
     def settle(self, board: Board, store: Store, actor: str) -> list[str]:
         """Closes the tasks whose change others have merged, as far as the last look shows; gives them."""

@@ -46,7 +46,7 @@ def land(board: RemoteBoard, store: Store, change: Change, jobs: int) -> Result:
         )
     with shared_refs.brought(board, store, {"head": head}, held.actor) as folder:
         ref = f"{folder}head"
-        how = orders(store, change.command, change.seconds, change.checks, change.lease.stop)
+        how = orders(store, change.command, change.seconds, change.checks, change.lease.stop, change.cage)
         request = lands.request(agent=held.actor, change=change.change, ref=ref)
         try:
             (outcome,) = drive.land_checked(store, ref, [request], how._replace(jobs=jobs or how.jobs))
