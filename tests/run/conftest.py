@@ -62,7 +62,7 @@ class Runs:
         for name in os.listdir("/proc"):
             try:
                 with open(f"/proc/{name}/environ", "rb") as file:
-                    if f"ROPEWALK_LANE={run}/".encode() in file.read():
+                    if f"ROPEWALK_TASK={run}.".encode() in file.read():
                         found.append(int(name))
             except OSError:
                 continue
@@ -76,5 +76,6 @@ def runs(store: Store, tmp_path: Path, clean: dict[str, str]) -> Runs:
 
 
 def task(name: str, *steps: dict[str, Any], **words: Any) -> dict[str, Any]:
-    """Gives a task whose scripted agent follows these steps."""
-    return {"id": name, "prompt": f"do {name}", "script": {"steps": list(steps), **words.pop("script", {})}, **words}
+    """Gives a task whose scripted agent follows these steps; its check passes where it is not said."""
+    script = {"steps": list(steps), **words.pop("script", {})}
+    return {"id": name, "prompt": f"do {name}", "script": script, "check": "true", **words}

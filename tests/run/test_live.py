@@ -31,7 +31,7 @@ def test_on_a_terminal_what_runs_is_drawn_in_place(runs: Runs) -> None:
     out, _ = child.communicate(timeout=30)
     assert child.returncode == 10 and out.count(b"\n") == 1
     assert b"\x1b[2F\x1b[J" in shown and b"1 landed" in shown
-    assert b"one: landed" in shown and b"bad: failed: the agent ended with 3" in shown
+    assert b"one: landed" in shown and b"the agent ended with 3" in shown
     last = shown.rpartition(b"\x1b[J")[2]
     assert b"running" not in last
 

@@ -36,13 +36,14 @@ def test_another_check_another_sample_and_no_flag_run_it_again(runs: Runs) -> No
     assert states(runs.run([one])[1]) == {"one": ("landed", False)}
     assert states(runs.run([one], "--replay-results", "--sample", "1")[1]) == {"one": ("landed", False)}
     assert states(runs.run([one], "--replay-results", "--sample", "1")[1]) == {"one": ("landed", True)}
-    assert states(runs.run([one], "--replay-results", "--check", "true")[1]) == {"one": ("landed", False)}
+    other = {**one, "check": "test -e one.txt"}
+    assert states(runs.run([other], "--replay-results")[1]) == {"one": ("landed", False)}
 
 
 def test_a_result_that_did_not_pass_is_never_taken(runs: Runs) -> None:
-    one = task("one", {"put": "one.txt", "text": "1\n"})
-    assert states(runs.run([one], "--check", "false")[1]) == {"one": ("failed", False)}
+    one = task("one", {"put": "one.txt", "text": "1\n"}, check="false")
+    assert states(runs.run([one], "--attempts", "1")[1]) == {"one": ("failed", False)}
     with Store(runs.root) as store:
         (lane,) = journal.lanes(store)
     assert lane.result is not None and lane.result.passed is False and "check" in lane.result.gate
-    assert states(runs.run([one], "--check", "false", "--replay-results")[1]) == {"one": ("failed", False)}
+    assert states(runs.run([one], "--attempts", "1", "--replay-results")[1]) == {"one": ("failed", False)}

@@ -176,7 +176,7 @@ def _report(run: Run, seen: Scan, task: str, status: Status | None) -> TaskRepor
         status.returned if how == "landed" else None,
         int(values.get("turns", "1" if verdict is not None else "0")), sum(_died(one) for one in made),
         _int(values.get("conflicts", "")), round(sum(seconds_of(one.verdict) or 0.0 for one in made), 1), usage,
-        last.id if last is not None and how in ("failed", "stopped") else None, values.get("cached", ""), spec.name,
+        last.id if last is not None and how in ("failed", "waiting") else None, values.get("cached", ""), spec.name,
         len(made), last.harness if last is not None else spec.harness,
         _known(last.model) if last is not None else spec.model,
         tuple(runs.short(run.id, need) for need in spec.needs), spec.region.removeprefix(f"{run.id}."), spec.check,

@@ -18,7 +18,15 @@ from ropewalk.board.claim import Held
 from ropewalk.board.state import Status
 from ropewalk.board.wire import Outcome
 from ropewalk.core import clock
-from ropewalk.core.errors import BusyError, ConflictError, FencedError, RopewalkError, UnsupportedError, os_error
+from ropewalk.core.errors import (
+    BusyError,
+    CassetteMissError,
+    ConflictError,
+    FencedError,
+    RopewalkError,
+    UnsupportedError,
+    os_error,
+)
 from ropewalk.lane import collect, journal
 from ropewalk.lane.adapter import Event
 from ropewalk.lane.collect import Checked, Gate
@@ -90,6 +98,8 @@ class Attempt:
                 ending = self._give_back(str(error), structural=str(error))
             except Dead as death:
                 ending = self._die(death)
+            except CassetteMissError as miss:
+                ending = self._fail(Result("failed", rc=1), f"{miss.code} {miss.message}", "cassette_miss")
             except UnsupportedError as error:
                 self._give_back(f"{error.code} {error.message}")
                 raise
@@ -271,6 +281,11 @@ class Attempt:
             raise Dead(self._agent_rc, f"stalled: {result.lane.reason}")
         if how == "partial" and (reached := limits.used_up(self.task.limits, self.spent)) is not None:
             return reached
+        refused = turns.refusal(result)
+        if isinstance(refused, CassetteMissError):
+            raise refused
+        if refused is not None and self._present() == self._tree:
+            raise Unstartable(f"{refused.code} {refused.message}")
         if not result.lane.ending.ok and self._present() == self._tree:
             words = turns.words(result)
             raise Dead(self._agent_rc, f"provider: the agent ended with {self._agent_rc} and changed nothing: {words}")
@@ -361,8 +376,7 @@ class Attempt:
 
     def _capture(self) -> str | None:
         """Gives the changeset of what the agent left, None for nothing; its processes are gone by now (B16)."""
-        subject = f"fix {self.task.id}"
-        message = f"{subject}\n\n{self.task.name}\n\nAttempt: {self.attempt}\n"
+        message = prompt.message(self.task, self.attempt)
         with workspaces.held(self.store, self.attempt):
             ws = workspaces.need(self.store, self.attempt)
             change, _ = landing.commit_workspace(self.store, ws, Wish(self.actor, message))
@@ -402,8 +416,9 @@ class Attempt:
         if found.kind == "infrastructure" and found.reason != "timeout":
             raise Dead(self._agent_rc, f"the check could not be ended on the head: {found.reason or found.rc}")
         tree = self.store.objects.commit(head).tree
-        if found.kind != "passed":
-            return Result("unchanged", tree=tree, rc=found.rc, words=found.output)
+        if found.kind != "passed" or self.task.guard:
+            # a guard's check passed before anybody began, so that it says nothing about this task
+            return Result("unchanged", tree=tree, rc=found.rc, words=found.output or "nothing was changed")
         self._close(self._outcome(True, 0, more={"already": "satisfied", "tree": tree, "landed": head}), head)
         return self._ending("satisfied", landed=head)
 

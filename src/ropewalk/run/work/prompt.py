@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 
+from ropewalk.board import runs
 from ropewalk.board.wire import Spec
+from ropewalk.plan.task import Task
 
 _OUTPUT = 6000
 
@@ -24,6 +26,13 @@ def of_task(spec: Spec) -> str:
         shape = msgspec.json.format(msgspec.json.encode(task.reply)).decode("utf-8")
         parts.append(f"Your last message has to be JSON, and nothing else, that this JSON Schema allows:\n\n{shape}")
     return "\n\n".join(parts) + "\n"
+
+
+def message(task: Task, attempt: str) -> str:
+    """Gives the message of a task's change: in a run its title, elsewhere the task's name on the board."""
+    if runs.of_task(task.id):
+        return f"{task.name}\n\nTask: {task.id}\nAttempt: {attempt}\n"
+    return f"fix {task.id}\n\n{task.name}\n\nAttempt: {attempt}\n"
 
 
 def after_failure(rc: int, words: str, spec: Spec, turn: int, of: int) -> str:
