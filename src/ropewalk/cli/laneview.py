@@ -96,6 +96,8 @@ def _doctor(result: dict[str, Any]) -> list[str]:
         lines.append(f"{harness['name']}: {harness['status']}{f' {version}' if version else ''}{room}")
         lines += _checks(harness.get("checks", []))
     lines += ["machine:", *_checks(result["machine"])]
+    if result.get("logins"):
+        lines += ["logins:", *_checks(result["logins"])]
     return [*lines, f"endpoints: {', '.join(result['endpoints']) or 'none'}", f"all in all: {result['status']}"]
 
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from ropewalk.core.errors import RopewalkError
+from ropewalk.core.errors import LoginError, RopewalkError
 from ropewalk.core.process import ChildTimeout, run
-from ropewalk.gateway import host
+from ropewalk.gateway import host, logins
 from ropewalk.gateway.endpoints import fitting
-from ropewalk.gateway.settings import Lane, Upstream
+from ropewalk.gateway.settings import Lane, Login, Upstream
 from ropewalk.lane.adapter import Adapter
 from ropewalk.lane.cage import levels
 from ropewalk.lane.cage import room as rooms
@@ -229,6 +230,7 @@ def _turn(adapter: Adapter, search: str, caller: Mapping[str, str], live: Live) 
             made = Lane(lane, "doctor", name, adapter.name, tuple(usable), TURN.requests, volatile)
             token = host.admit(live.gateway, made, live.upstreams)
         order = _order(adapter, folder, lane, token, port, search, caller, live)
+        order = order._replace(login=bool(usable) and live.upstreams[usable[0]].login is not None)
         supervised = Supervised(order)
         supervised.start()
         return _judged(adapter, supervised.wait())
@@ -276,6 +278,37 @@ def _judged(adapter: Adapter, result: LaneResult) -> Check:
     if ending.reason == "authentication":
         hint = "the endpoint refuses the key: see endpoints.toml"
     return Check("turn", "unreachable" if away else "fail", words, hint, facts)
+
+
+# logins
+
+
+def accounts(known: Mapping[str, Login], upstreams: Mapping[str, Upstream], marks: str) -> list[Check]:
+    """Gives how logins stand, by what their files say: which are good is said, none is chosen, and no provider asked.
+
+    One that no endpoint names fails nothing.
+    """
+    found = []
+    for name, login in known.items():
+        users = [one for one, up in upstreams.items() if up.login is not None and up.login.file == login.file]
+        used = f"used by {', '.join(users)}" if users else "no endpoint names it"
+        facts: dict[str, Any] = {"program": login.program, "folder": os.path.dirname(login.file), "endpoints": users}
+        try:
+            held = logins.read(login)
+            logins.check(login, held, marks)
+        except LoginError as error:
+            is_there = os.path.exists(login.file)
+            status: Status = "fail" if users else "advisory" if is_there else "unavailable"
+            found.append(Check(f"login {name}", status, f"{error.message}; {used}", error.hint, facts))
+            continue
+        how = "its token is renewed at its next use" if held.is_over() else "its token is good"
+        if stat.S_IMODE(os.stat(login.file).st_mode) & 0o077:
+            hint = f"chmod 600 {login.file}"
+            found.append(Check(f"login {name}", "advisory", f"others may read {login.file}; {used}", hint, facts))
+        else:
+            facts["until"] = held.until
+            found.append(Check(f"login {name}", "ok", f"logged in, {how}; {used}", facts=facts))
+    return found
 
 
 # the machine

@@ -60,13 +60,14 @@ class DoctorResponse(msgspec.Struct, frozen=True):
     harnesses: list[DoctorHarness]
     machine: list[DoctorCheck]
     endpoints: list[str]
+    logins: list[DoctorCheck] = []
 
 
 @operation(
     "doctor",
     request=DoctorRequest,
     response=DoctorResponse,
-    summary="Say what of this machine agents can be run with: programs, cages, memory, endpoints",
+    summary="Say what of this machine agents can be run with: programs, cages, memory, endpoints, logins",
     errors=(InvalidError,),
     tool="",
     store=False,
@@ -74,7 +75,7 @@ class DoctorResponse(msgspec.Struct, frozen=True):
 )
 def doctor(ctx: Context, req: DoctorRequest) -> DoctorResponse:
     """Looks; nothing is spent without --live. Exit code 11 when what was asked for is not there, 13 for a provider."""
-    from ropewalk.gateway import endpoints
+    from ropewalk.gateway import endpoints, logins
     from ropewalk.lane import doctor as lanes
     from ropewalk.lane.cage import levels
 
@@ -86,6 +87,7 @@ def doctor(ctx: Context, req: DoctorRequest) -> DoctorResponse:
         raise InvalidError(f"there is no cage {named!r}", hint="full, files or none", cage=named)
     upstreams = endpoints.read(crew.config_folder(ctx), ctx.env)
     live = lanes.Live(crew.gateway_folder(ctx), upstreams, level=level) if req.live else None
+    known = endpoints.profiles(crew.config_folder(ctx), ctx.env)
     folder = os.path.join(ctx.data_home, "ropewalk")
     found = lanes.examine(
         req.for_, search=ctx.env.get("PATH") or os.defpath, caller=ctx.env, folder=folder, level=level, live=live
@@ -93,7 +95,12 @@ def doctor(ctx: Context, req: DoctorRequest) -> DoctorResponse:
     if not found.ok:
         ctx.exit = UNREACHABLE if found.status == "unreachable" else UNHEALTHY
     plain = msgspec.to_builtins(found)
-    return msgspec.convert({**plain, "endpoints": list(upstreams)}, DoctorResponse)
+    accounts = lanes.accounts(known, upstreams, logins.marks(crew.gateway_folder(ctx)))
+    if any(one.status == "fail" for one in accounts):
+        ctx.exit = ctx.exit or UNHEALTHY
+        plain |= {"ok": False, "status": "fail"}
+    more = {"endpoints": list(upstreams), "logins": msgspec.to_builtins(accounts)}
+    return msgspec.convert({**plain, **more}, DoctorResponse)
 
 
 class ProbeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
