@@ -123,10 +123,22 @@ def _chips(result: dict[str, Any]) -> list[str]:
     return [f"{one['state']:<8} {one['lane']:<28} {one.get('task', '')}".rstrip() for one in result["chips"]]
 
 
+def _budget(one: dict[str, Any]) -> list[str]:
+    used = {"dollars": one["dollars"] or 0.0, "tokens": one.get("tokens", 0), "requests": one.get("requests", 0)}
+    parts = [
+        f"{one.get('mark', '') if what == 'dollars' else ''}{used[what]:.10g} of {most:.10g} {what}"
+        for what, most in one["cap"].items()
+    ]
+    waiting = f", {one['reserved_tokens']} tokens reserved" if one.get("reserved_tokens") else ""
+    lines = [f"  budget {one['name']}: {', '.join(parts)}{waiting}"]
+    return lines + ([f"    {one['holds']}"] if one.get("holds") else [])
+
+
 def _gateway(result: dict[str, Any]) -> list[str]:
     where = f"process {result['pid']}, port {result['port']}" if result["running"] else "it does not run"
     lines = [f"gateway: {where}", f"  {result['folder']}"]
     lines += [f"  upstream {one['name']}: {one['url']}" for one in result["upstreams"]]
+    lines += [line for one in result["budgets"] for line in _budget(one)]
     return lines + [
         f"  lane {one['lane']}: {one.get('requests', 0)} requests, {_cost(one) or 'nothing used'}"
         for one in result["lanes"]

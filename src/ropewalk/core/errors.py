@@ -335,6 +335,22 @@ class ProviderError(RopewalkError):
     hint_template = "`rw probe URL` says what is wrong with it"
 
 
+class BudgetError(RopewalkError):
+    """What may be spent is spent."""
+
+    code = "E_BUDGET"
+    exit = 13
+    hint_template = "`rw gateway status` shows the budgets; --budget, --max-tokens and [budget] of endpoints.toml set them"
+
+
+class CassetteMissError(RopewalkError):
+    """A cassette that is played has no answer to a request; no model was asked."""
+
+    code = "E_CASSETTE_MISS"
+    exit = 13
+    hint_template = "record it anew with --record; the message says where the request differs"
+
+
 class StalledError(RopewalkError):
     """A lane did nothing for as long as it may, or stopped at a gate."""
 
@@ -347,7 +363,7 @@ class PlanningError(RopewalkError):
 
     code = "E_PLAN"
     exit = 15
-    hint_template = "say more in the goal, name another manager, or write the plan yourself: `rw plan draft --spec FILE`"
+    hint_template = "say more in the goal, name another manager, or write it yourself: `rw plan draft --spec FILE`"
 
 
 def all_errors() -> list[type[RopewalkError]]:

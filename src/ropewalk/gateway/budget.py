@@ -253,6 +253,16 @@ def bounded(body: Mapping[str, Any], wire: Wire, output: int, *, plain: bool = F
     return {**body, "max_tokens" if older else "max_completion_tokens": output}
 
 
+def holds(cap: Cap, used: Total) -> str:
+    """Says what holds a cap of dollars where tokens without a known price were used; empty where there were none."""
+    if cap.dollars is None or not used.unpriced:
+        return ""
+    if cap.tokens is not None:
+        return f"the price of {used.unpriced} tokens is unknown: the cap of {cap.tokens} tokens holds"
+    most = cap.dollars * TOKENS_A_DOLLAR
+    return f"the price of {used.unpriced} tokens is unknown: {most:g} such tokens stand for the dollars"
+
+
 def names(run: str, task: str, upstream: str, at: float, lane: str) -> list[str]:
     """Gives the names that a request counts under."""
     found = [f"lane:{lane}", f"provider:{upstream}", day(at)]

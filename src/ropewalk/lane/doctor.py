@@ -91,13 +91,13 @@ class Live(NamedTuple):
 
 def examine(
     wanted: Sequence[str], *, search: str, caller: Mapping[str, str], folder: str, level: Level = "full",
-    live: Live | None = None,
+    live: Live | None = None, routes: Sequence[Check] = (),
 ) -> Report:  # fmt: skip
     """Gives how this machine stands for lanes; some programs are looked at at once, since most take a second to start.
 
     `wanted` are the harnesses asked for by name; without any, all that ropewalk knows are looked at, and one that is
-    not installed is no failure. `search` is the PATH of lanes, `folder` where they will be. Raises nothing for what it
-    finds: that is in the report.
+    not installed is no failure. `search` is the PATH of lanes, `folder` where they will be; `routes` is what
+    was found of the user's. Raises nothing for what it finds: that is in the report.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -105,7 +105,7 @@ def examine(
     named = list(dict.fromkeys(wanted)) or list(registry.PROGRAMS)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = tuple(pool.map(lambda name: _harness(name, bool(wanted), search, caller, memory, live), named))
-    machine = (*_cages(level), _disk(folder), memory, *_none_there(found, bool(wanted)))
+    machine = (*_cages(level), _disk(folder), memory, *_none_there(found, bool(wanted)), *routes)
     statuses = [*(one.status for one in found), *(one.status for one in machine)]
     worst = max(statuses, key=_ORDER.index)
     return Report(worst, worst not in ("fail", "unreachable"), live is not None, found, machine)

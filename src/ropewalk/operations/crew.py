@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from ropewalk.core.errors import CageUnavailableError, HarnessError, InvalidError, NotFoundError
+from ropewalk.core.errors import CageUnavailableError, HarnessError, InvalidError, NotFoundError, RopewalkError
 from ropewalk.operations import checking
 from ropewalk.operations.context import Context
 from ropewalk.store.layout import workspace_mark
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ropewalk.lane.cage.room import Level
     from ropewalk.lane.cage.watch import Watch
     from ropewalk.lane.routing import Table
+    from ropewalk.plan.task import Task
     from ropewalk.run.staff import Staff
     from ropewalk.run.turn import Ways
 
@@ -62,9 +63,9 @@ def staff(
         return Staff(found, table, model, effort, task_class)
     if command is not None:
         raise InvalidError("a command goes with the harness `command` alone")
-    if model or task_class:
-        return Staff((adapter(ctx, _routed(table, model, task_class), None),), table, model, effort, task_class)
-    return Staff(_installed(ctx, table), table, model, effort, by_route=True)
+    first = [adapter(ctx, _routed(table, model, task_class), None)] if model or task_class else []
+    here = {one.name: one for one in (*first, *_installed(ctx, table))}
+    return Staff(tuple(here.values()), table, model, effort, task_class, by_route=True)
 
 
 def _routed(table: Table, model: str, task_class: str) -> str:
@@ -73,16 +74,38 @@ def _routed(table: Table, model: str, task_class: str) -> str:
     return route(table, model=model, task_class=task_class).harness
 
 
-def _installed(ctx: Context, table: Table) -> tuple[Adapter, ...]:
-    """Gives the programs of the user's routes that are installed; `E_HARNESS` when none is."""
+def _installed(ctx: Context, table: Table) -> list[Adapter]:
+    """Gives the programs that the user's routes lead to and that are installed; `E_HARNESS` when none is."""
     from ropewalk.lane import routing
     from ropewalk.lane.programs import registry
 
-    named = [registry.get(name) for name in routing.harnesses(table)]
-    found = tuple(one for one in named if shutil.which(one.program, path=_search(ctx)) is not None)
-    if not found:
-        raise HarnessError(f"none of {', '.join(one.name for one in named)} is installed", hint="`rw doctor` says more")
+    named, found = routing.harnesses(table), []
+    for name in named:
+        try:
+            one = registry.get(name)
+        except RopewalkError:
+            continue  # `rw doctor` names it, and so does a task that is meant for it
+        if shutil.which(one.program, path=_search(ctx)) is not None:
+            found.append(one)
+    if not found or (found[0].name == "scripted" != named[0] and len(found) == 1):
+        raise HarnessError(f"none of {', '.join(named)} is installed", hint="`rw doctor` says more")
     return found
+
+
+def is_routed(task: Task) -> bool:
+    """Says whether a task names by what its program is to be chosen."""
+    return bool(task.harness or task.model or task.class_)
+
+
+def check(ctx: Context, used: Staff, tasks: Sequence[Task]) -> None:
+    """Raises for a task that none of the programs does: `E_HARNESS` where its route's is not installed."""
+    for task in tasks:
+        if used.pick(harness=task.harness, model=task.model, task_class=task.class_, effort=task.effort) is not None:
+            continue
+        wanted = task.harness or _routed(used.table, task.model or used.model, task.class_ or used.task_class)
+        if used.by_route:
+            adapter(ctx, wanted, None)
+        raise InvalidError(f"{task.id} is for {wanted}, and these do the tasks: {used.names}", task=task.id)
 
 
 def routes(ctx: Context) -> Table:

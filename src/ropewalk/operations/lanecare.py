@@ -77,6 +77,7 @@ def doctor(ctx: Context, req: DoctorRequest) -> DoctorResponse:
     """Looks; nothing is spent without --live. Exit code 11 when what was asked for is not there, 13 for a provider."""
     from ropewalk.gateway import endpoints, logins
     from ropewalk.lane import doctor as lanes
+    from ropewalk.lane import reach, routing
     from ropewalk.lane.cage import levels
 
     if req.live and req.offline:
@@ -86,12 +87,14 @@ def doctor(ctx: Context, req: DoctorRequest) -> DoctorResponse:
     if level is None:
         raise InvalidError(f"there is no cage {named!r}", hint="full, files or none", cage=named)
     upstreams = endpoints.read(crew.config_folder(ctx), ctx.env)
-    live = lanes.Live(crew.gateway_folder(ctx), upstreams, level=level) if req.live else None
     known = endpoints.profiles(crew.config_folder(ctx), ctx.env)
+    live = lanes.Live(crew.gateway_folder(ctx), upstreams, level=level) if req.live else None
     folder = os.path.join(ctx.data_home, "ropewalk")
+    search = ctx.env.get("PATH") or os.defpath
     found = lanes.examine(
-        req.for_, search=ctx.env.get("PATH") or os.defpath, caller=ctx.env, folder=folder, level=level, live=live
-    )
+        req.for_, search=search, caller=ctx.env, folder=folder, level=level, live=live,
+        routes=reach.look(os.path.join(crew.config_folder(ctx), routing.FILE), upstreams, search, req.for_),
+    )  # fmt: skip
     if not found.ok:
         ctx.exit = UNREACHABLE if found.status == "unreachable" else UNHEALTHY
     plain = msgspec.to_builtins(found)
@@ -187,13 +190,31 @@ class AdmittedRow(msgspec.Struct, frozen=True, omit_defaults=True):
     mark: str = ""
 
 
+class BudgetRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is one cap: under which name, what it is, and what is used of it and reserved for requests on their way.
+
+    `holds` says what of it holds where a part of the cost is unknown.
+    """
+
+    name: str
+    cap: dict[str, float]
+    dollars: float | None
+    mark: str = ""
+    tokens: int = 0
+    requests: int = 0
+    reserved_dollars: float = 0.0
+    reserved_tokens: int = 0
+    holds: str = ""
+
+
 class GatewayStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is the gateway: whether it runs and where, its upstreams, and the lanes it serves."""
+    """Is the gateway: whether it runs and where, its upstreams, the lanes it serves, and the budgets it keeps."""
 
     running: bool
     folder: str
     upstreams: list[UpstreamRow]
     lanes: list[AdmittedRow]
+    budgets: list[BudgetRow]
     pid: int | None = None
     port: int | None = None
 
@@ -222,9 +243,30 @@ def gateway_status(ctx: Context, req: GatewayStatusRequest) -> GatewayStatus:
                               seen.tokens.total, seen.cost.dollars, seen.cost.mark)  # fmt: skip
         rows.append(row)
     ups = [UpstreamRow(name, one.url, list(one.wires), one.slots) for name, one in now.upstreams.items()]
+    budgets = _budgets(folder, now, running=address is not None)
     if address is None:
-        return GatewayStatus(False, folder, ups, rows)
-    return GatewayStatus(True, folder, ups, rows, address.pid, address.port)
+        return GatewayStatus(False, folder, ups, rows, budgets)
+    return GatewayStatus(True, folder, ups, rows, budgets, address.pid, address.port)
+
+
+def _budgets(folder: str, now: Any, *, running: bool) -> list[BudgetRow]:
+    """Gives the caps in force, and what is used of them."""
+    import time
+
+    from ropewalk.gateway import budget, ledger
+
+    caps = now.bounds()
+    if not caps:
+        return []
+    account, rows = ledger.spent(folder), []
+    for name, cap in sorted(caps.items()):
+        one = account.spent.get(budget.day(time.time()) if name == budget.DAY else name, budget.Spent())
+        rows.append(BudgetRow(
+            name, {k: v for k, v in msgspec.to_builtins(cap).items() if v is not None}, one.cost.dollars, one.cost.mark,
+            one.tokens.total, one.requests, one.reserved_dollars if running else 0.0,
+            one.reserved_tokens if running else 0, budget.holds(cap, one),
+        ))  # fmt: skip
+    return rows
 
 
 class GatewaySwapRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -52,7 +52,7 @@ class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     harness: crew.Harness | None = None
     command: crew.Command | None = None
     cage: crew.Cage | None = None
-    model: Annotated[str, Meta(max_length=200, description="the model")] = ""
+    model: Annotated[str, Meta(max_length=200, description="the model of tasks that name none")] = ""
     effort: Annotated[str, Meta(max_length=20, description="low, medium, high or max")] = ""
     check: (
         Annotated[
@@ -70,6 +70,10 @@ class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         HEIRS
     )
     pass_env: crew.PassEnv = []
+    record: crew.Record | None = None
+    replay: crew.Replay | None = None
+    budget: crew.Budget | None = None
+    max_tokens: crew.MaxTokens | None = None
     replay_results: Annotated[bool, Meta(description="take unchanged tasks from the journal")] = False
     sample: Annotated[int, Meta(ge=0, le=10_000, description="of independent attempts")] = 0
     board: BoardName | None = None
@@ -91,7 +95,7 @@ def run(ctx: Context, req: RunRequest) -> Summary:
 
     board, store = _at(ctx, req.board)
     asked = _asked(ctx, store, req)
-    _crew_of(ctx, asked.options)  # before anything is written
+    crew.check(ctx, _crew_of(ctx, asked.options)["staff"], asked.tasks)  # before anything is written
     made = seeding.seed(board, store, asked, ctx.agent, ctx.progress)
     return _drive(ctx, board, store, made)
 
@@ -147,9 +151,12 @@ def _asked(ctx: Context, store: Store, req: RunRequest) -> Asked:
 
     if req.tasks is None:
         raise InvalidError("what is to be done?", hint="give a goal, --plan FILE or --tasks FILE")
-    harness = req.harness or ("command" if req.command is not None else "scripted")
     with ctx.read_file(req.tasks) as file:
         todo = taskfile.parse(file.read(), req.tasks, req.check or "")
+    harness = req.harness or ("command" if req.command is not None else "scripted")
+    without = [task for task in todo if "```script" not in task.description]
+    if req.harness is None and req.command is None and without and (req.model or any(map(crew.is_routed, todo))):
+        harness = crew.ROUTE
     _check_scripts(harness, todo)
     onto = check_ref(req.onto) if req.onto is not None else None
     if onto is not None and not onto.startswith("refs/heads/"):
@@ -162,11 +169,12 @@ def _asked(ctx: Context, store: Store, req: RunRequest) -> Asked:
         "harness": harness, "command": req.command, "cage": req.cage, "model": req.model, "effort": req.effort,
         "jobs": req.jobs or min(JOBS, len(todo)), "seconds": req.seconds, "check_seconds": req.check_seconds,
         "attempts": req.attempts, "heirs": req.heirs, "pass_env": list(req.pass_env), "replay": req.replay_results,
-        "sample": req.sample,
+        "sample": req.sample, "tape": crew.tape(ctx, req.record, req.replay), "budget": req.budget,
+        "max_tokens": req.max_tokens,
     }  # fmt: skip
     return Asked(
         "", todo, base, onto=short_ref(onto) if onto is not None else None, check=req.check or "",
-        options={name: value for name, value in options.items() if value not in (None, "", [], False)},
+        options={name: value for name, value in options.items() if value not in (None, "", []) and value is not False},
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ropewalk.core.errors import os_error
+from ropewalk.core.errors import BudgetError, CassetteMissError, RopewalkError, os_error
 from ropewalk.gateway.budget import Cap
 from ropewalk.gateway.settings import Tape, Upstream
 from ropewalk.gateway.tokens import Tokens
@@ -190,6 +190,16 @@ def hand_on(turn: Turn) -> None:
         return
     except OSError as error:
         raise os_error(error, "handing a session on") from None
+
+
+def refusal(done: Outcome) -> RopewalkError | None:
+    """Gives the error of a turn that the gateway refused, whatever its program made of it."""
+    reason = done.lane.reason
+    if reason.startswith("cassette_miss"):
+        return CassetteMissError(reason.removeprefix("cassette_miss: "), lane=done.id)
+    if reason.startswith("budget: "):
+        return BudgetError(f"the budget of {reason.removeprefix('budget: ')} is spent", lane=done.id)
+    return None
 
 
 def how(done: Outcome) -> str:
