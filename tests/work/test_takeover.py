@@ -1,4 +1,4 @@
-"""Takeovers: a worker that was killed, and the next one goes on with its attempts; agents run once, and nothing is lost.
+"""Takeovers: a worker was killed, and the next one goes on with its attempts; agents run once, nothing is lost.
 
 Any worker of the host does so, of the same name or another; of two that want it one gets it.
 """
@@ -47,7 +47,7 @@ def lane(bench: WorkKit) -> str:
 
 @pytest.mark.parametrize("worker", ["w1", "w2"])
 def test_G4_an_attempt_goes_on_when_its_worker_was_killed(bench: WorkKit, tmp_path: Path, worker: str) -> None:
-    """The agent goes on where it is; its words are told once, and attempt, claim and land are as if nothing happened."""
+    """The agent goes on, its words are told once, and attempt, claim and land are as if nothing had happened."""
     gate = f'echo said-1\n{blocked(tmp_path)}\necho said-2; echo ran >> "{tmp_path}/runs"'
     bench.add(task("one", gate, "test -f f", region="r"))
     first = bench.start("w1")

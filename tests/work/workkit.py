@@ -54,6 +54,8 @@ class Process:
             raise AssertionError(f"the worker says nothing; so far: {self.events}") from None
         if event is not None:
             self.events.append(event)
+        else:
+            self._queue.put(None)  # whoever asks again hears of the end again
         return event
 
     def until(self, kind: str, **facts: Any) -> dict[str, Any]:
@@ -62,6 +64,10 @@ class Process:
             if event["event"] == kind and facts.items() <= event.items():
                 return event
         raise AssertionError(f"the worker ended without {kind} {facts}: {self.events} {self.words()}")
+
+    def step(self) -> bool:
+        """Waits for one more event; says whether there was one before its end."""
+        return self._take() is not None
 
     def end(self) -> int:
         """Waits for its end and gives the exit code."""
@@ -115,8 +121,8 @@ class WorkKit(BoardKit):
         self.started: list[Process] = []
 
     def start(self, worker: str = "w1", *, scripted: bool = False, env: dict[str, str] | None = None,
-              **options: Any) -> Process:  # fmt: skip
-        """Starts a worker; unless told otherwise it works until the board is empty."""
+              session: bool = False, **options: Any) -> Process:  # fmt: skip
+        """Starts a worker, in a process group of its own if wanted; by default it works until the board is empty."""
         asked: dict[str, Any] = {"worker": worker, "data_home": str(self.data), "command": str(self.agent), **options}
         if scripted:
             del asked["command"]
@@ -126,7 +132,7 @@ class WorkKit(BoardKit):
         with open(errors, "wb") as file:
             child = subprocess.Popen(
                 [sys.executable, "-m", "tests.work.driver", self.root(worker), msgspec.json.encode(asked).decode()],
-                cwd=ROOT, env=child_env(**(env or {})), stdout=subprocess.PIPE, stderr=file,
+                cwd=ROOT, env=child_env(**(env or {})), stdout=subprocess.PIPE, stderr=file, start_new_session=session,
             )  # fmt: skip
         self.started.append(Process(child, errors))
         return self.started[-1]

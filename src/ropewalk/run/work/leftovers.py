@@ -59,7 +59,8 @@ class Places:
     def alone(self, attempt: str) -> Iterator[bool]:
         """Says whether nobody else takes over or ends what a dead process left of an attempt; nobody will meanwhile."""
         try:
-            fd = os.open(os.path.join(self.of(attempt), "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            # the folder itself is what is locked: a file in it would be in the way of who removes the folder
+            fd = os.open(self.of(attempt), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             yield False  # it is gone
             return
