@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
-_ROW = re.compile(r"^\| ([ASLFBR]\d+) \| ([^|]+) \| ([^|]*) ?\|$", re.MULTILINE)
-_NAME = re.compile(r"^ *(?:async )?def test_((?:[ASLFBR]\d+_)+)", re.MULTILINE | re.IGNORECASE)
+_ROW = re.compile(r"^\| ([ASLFBRP]\d+|devflock [ABC]\d+) \| ([^|]+) \| ([^|]*) ?\|$", re.MULTILINE)
+_NAME = re.compile(r"^ *(?:async )?def test_((?:[ASLFBRP]\d+_)+)", re.MULTILINE | re.IGNORECASE)
+_DEVFLOCK = re.compile(r"^ *(?:async )?def test_devflock_([ABC]\d+)_", re.MULTILINE)
 
 
 def listed() -> dict[str, str]:
@@ -21,8 +22,10 @@ def named() -> set[str]:
     """Gives the ids that names of tests begin with."""
     found: set[str] = set()
     for path in TESTS.rglob("test_*.py"):
-        for ids in _NAME.findall(path.read_text(encoding="utf-8")):
+        text = path.read_text(encoding="utf-8")
+        for ids in _NAME.findall(text):
             found.update(ids.upper().rstrip("_").split("_"))
+        found.update(f"devflock {oid}" for oid in _DEVFLOCK.findall(text))
     return found
 
 

@@ -126,7 +126,7 @@ def test_a_schedule_keeps_apart_what_has_to_be_and_ends(
 
 @SOME
 @given(SHAPES, st.integers(1, 6))
-def test_a_simulation_is_within_its_bounds(shape: tuple[int, int, int, float], workers: int) -> None:
+def test_F21_a_simulation_is_within_its_bounds(shape: tuple[int, int, int, float], workers: int) -> None:
     plan, seconds = chance_plan(*shape, wide=0.2)
     made = frame_of(plan, pack(plan, workers, seconds))
     got = simulate(made, seconds, workers)
@@ -173,7 +173,7 @@ def test_a_wide_task_holds_each_region_that_it_writes_in() -> None:
 
 @FEW
 @given(SHAPES)
-def test_the_number_of_workers_is_the_least_that_is_near_the_best(shape: tuple[int, int, int, float]) -> None:
+def test_F22_the_number_of_workers_is_the_least_that_is_near_the_best(shape: tuple[int, int, int, float]) -> None:
     plan, seconds = chance_plan(*shape)
 
     def frames(workers: int):  # type: ignore[no-untyped-def]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from storekit import Kit, put
 
 from ropewalk.lane.programs.plain import Scripted
 from ropewalk.plan.asking import Goal
@@ -18,6 +17,7 @@ from ropewalk.run.planner.baseline import Bounds
 from ropewalk.run.planner.manager import Answer, Lanes, Spent
 from ropewalk.run.planner.planning import Planned, Surroundings
 from ropewalk.run.turn import Ways
+from storekit import Kit, put
 
 FILES = {
     "shop/cart/__init__.py": "TOTAL = 0\n", "shop/cart/sum.py": "def total(): return 0\n",

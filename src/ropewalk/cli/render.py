@@ -37,9 +37,10 @@ def _notes(envelope: dict[str, Any]) -> list[str]:
 
 
 def _elsewhere(operation: str) -> Callable[[dict[str, Any]], list[str]] | None:
-    from ropewalk.cli import boardview, laneview, runview
+    from ropewalk.cli import boardview, laneview, planview, runview
 
-    return boardview.of(operation) or laneview.of(operation) or runview.of(operation)
+    views = (boardview, laneview, planview, runview)
+    return next((found for view in views if (found := view.of(operation)) is not None), None)
 
 
 def _error(error: dict[str, Any]) -> str:

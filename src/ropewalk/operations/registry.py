@@ -91,6 +91,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "run": ("run", "runs resume"),
     "runs": ("runs list", "runs show", "runs stop"),
     "demo": ("demo",),
+    "plan": ("plan draft", "plan lint", "plan refute", "plan estimate", "plan expand", "plan show"),
+    "adr": ("adr new", "adr touching", "adr lint"),
     "describe": ("schema", "config show"),
 }
 

@@ -21,9 +21,9 @@ Mode = Literal["workers", "auto", "idea"]
 """Is how a plan is made: for so many workers, for as many as are worth it, or for a project that is not there yet."""
 
 _WHO = (
-    "You are the manager of a project. You plan work for agents that do it at once, each in a workspace of its own."
-    " They see what their task says and the tree, and nothing else: not this talk, not your thoughts, not each other. You"
-    " only read; whatever you write to the tree is thrown away."
+    "You are the manager of a project. You plan work for agents that do it at once, each in a workspace of its own. "
+    "They see what their task says and the tree, and nothing else: not this talk, not your thoughts, not each other. "
+    "You only read; whatever you write to the tree is thrown away."
 )
 _MODES = {
     "workers": "The project is there. Study it before you plan, and plan for {workers} agents at once: about as many"
@@ -158,7 +158,7 @@ def refutation(goal: Goal, plan: Plan, seen: Map | None = None) -> str:
     there = f"\n\n# The map of the project\n\n{seen.text()}" if seen is not None else ""
     return (
         f"{rolecards.card('Adversary')}\nThe work of another manager is before you: a plan for agents that work at"
-        " once, each seeing its own task and nothing else. Refute the way it takes the work apart: missing tasks, missing"
+        " once, each seeing its own task and nothing else. Refute the way it takes the work apart: missing tasks and"
         " needs, two tasks that have to agree on something that nobody fixes, paths that will collide, checks that pass"
         f" on wrong work.\n\n{_goal(goal)}{there}\n\n# The plan\n\n{_fenced(shown(plan))}\n\n# Your reply\n\n"
         f"{_REFUTE_FORM}"

@@ -6,6 +6,7 @@ A draft is a start that lints clean: who does what after whom. What it can't kno
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -94,7 +95,9 @@ def draft(spec: str, name: str, shape: str, wanted: Sequence[Seat], seen: Map, d
         for seat in rank:
             inner = tuple(n for n in _AFTER.get(shape, {}).get(seat.id, ()) if any(o.id == n for o in rank))
             made.append(_packet(seat, goal, folder, parts.get(seat.id), inner or before, seen, decisions, made))
-    modules = {folder: Module(slug(folder.rsplit("/", 1)[-1])[:50].strip("-._") + "-notes", folder)}
+    modules: dict[str, Module] = {}
+    if len(parts) < len(made):
+        modules[folder] = Module(slug(folder.rsplit("/", 1)[-1])[:50].strip("-._") + "-notes", folder)
     for part in parts.values():
         modules.setdefault(part.path, Module(part.name, part.path))
     of = {module.folder: module.name for module in modules.values()}
@@ -159,18 +162,17 @@ def _is_test(part: Part) -> bool:
 
 def _packet(seat: Seat, goal: str, folder: str, part: Part | None, after: Sequence[str], seen: Map,
             decisions: Sequence[Decision], before: Sequence[Packet]) -> Packet:  # fmt: skip
-    report = f"{folder}/{seat.id}.md"
-    reads = tuple(f"{folder}/{one.id}.md" for one in before if one.id in after and f"{folder}/{one.id}.md" in one.owns)
+    # a builder's report lies in its own part, since whoever writes to a folder that others write to waits for them
+    report = f"{part.path}/{slug(goal)[:40].strip('-._')}.md" if part is not None else f"{folder}/{seat.id}.md"
+    reads = tuple(glob for one in before if one.id in after for glob in one.owns if glob.endswith(".md"))
+    gate = f"test -s {shlex.quote(report)}"
+    owns: tuple[str, ...] = (report,)
     if part is not None:
-        owns: tuple[str, ...] = (f"{part.path}/",)
-        gate = next((t.command for t in seen.tests), "") if part.files else ""
-        gate = f"test -s {folder}/{seat.id}.md{f' && {gate}' if gate else ''}"
-        owns += (report,)
-    else:
-        owns, gate = (report,), f"test -s {report}"
+        tests = next((t.command for t in seen.tests), "") if part.files else ""
+        owns, gate = (f"{part.path}/",), f"{gate}{f' && {tests}' if tests else ''}"
     cited = touching(decisions, owns)
     limits = "\n".join(f"- {one.id}: {one.title}" for one in cited) or "None governs these paths."
-    writes = f"`{part.path}/` and the report `{report}`" if part is not None else f"the report `{report}`"
+    writes = f"`{part.path}/`" if part is not None else f"the report `{report}`"
     steps = f"1. Do what your card says, for the goal above.\n2. Write what you found to `{report}`."
     if part is not None:
         steps = (

@@ -7,7 +7,7 @@ join or split them, and name checks; it can't make up a folder that is not there
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -125,9 +125,9 @@ def _folders(code: Sequence[str]) -> list[str]:
         steps = path.split("/")[:-1]
         own["/".join(steps)] = own.get("/".join(steps), 0) + 1
         for n in range(len(steps)):
-            inner = "/".join(steps[: n + 1])
-            count[inner] = count.get(inner, 0) + 1
-            below.setdefault("/".join(steps[:n]), set()).add(inner)
+            upper = "/".join(steps[: n + 1])
+            count[upper] = count.get(upper, 0) + 1
+            below.setdefault("/".join(steps[:n]), set()).add(upper)
     found = sorted(below.get("", ()))
     for _ in range(_DEPTH):
         split: list[str] = []
@@ -159,7 +159,7 @@ def _parts(folders: Sequence[str], held: Sequence[tuple[str, int]], code: Sequen
     return [Part(names[f], f, files[f], sizes[f], dict(_ranked(spoken[f]))) for f in folders]
 
 
-def _above(path: str, known: set[str]) -> str | None:
+def _above(path: str, known: Collection[str]) -> str | None:
     while "/" in path:
         path = path.rpartition("/")[0]
         if path in known:

@@ -27,10 +27,11 @@ class Bar(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Is why a task does not start at once."""
+    """Is why a task does not start at once, and what it waits for."""
 
     id: str
     kind: str
+    on: tuple[str, ...]
     text: str
 
 
@@ -80,7 +81,7 @@ def overview(plan: Plan, seconds: Mapping[str, float] | None = None, workers: in
                  for task in sorted(plan.tasks, key=lambda t: (run.starts[t.id], t.id)))  # fmt: skip
     schedule = Schedule(frame, count, lengths)
     schedule.pick(0.0)
-    waits = tuple(Wait(one.id, one.kind, one.text) for one in schedule.waiting(0.0))
+    waits = tuple(Wait(one.id, one.kind, one.on, one.text) for one in schedule.waiting(0.0))
     return Overview(advice, count, packing, critical, bars, waits, run.makespan, sum(lengths[n] for n in critical),
                     sum(lengths.values()), bool(seconds))  # fmt: skip
 

@@ -197,21 +197,12 @@ def _shown(name: str) -> str:
 def faults_of(plan: Plan, named: Named = Named(), *, has_program: Callable[[str], bool] | None = None,
               passing: Collection[str] = ()) -> list[str]:  # fmt: skip
     """Gives what is wrong with a plan whose form is right, each as a sentence that names the place."""
-    names = {*named.modules, *(module.name for module in plan.modules)}
-    found = _module_faults(plan.modules, names)
-    ids = {task.id for task in plan.tasks} | {name for name, _ in named.tasks}
-    all_ids = [*(task.id for task in plan.tasks), *(name for name, _ in named.tasks)]
-    found += [f"two tasks have the id {name[:80]!r}" for name in _doubles(all_ids)]
+    found = fit(plan, named)
     there: dict[str, bool] = {}
     for task in plan.tasks:
         found += problems(task)
         if not task.module:
             found.append(f"{task.id[:80]}: it names no module")
-        elif task.module not in names:
-            found.append(f"{task.id[:80]}: its module {task.module[:80]!r} is none of the plan's")
-        for need in task.needs:
-            if need not in ids:
-                found.append(f"{task.id[:80]}: it needs {need[:80]!r}, which is no task of the plan")
         if sum(map(str.isalnum, task.description)) < _LEAST:
             found.append(f"{task.id[:80]}: its description says too little for somebody who knows nothing else")
         if task.check.strip():
@@ -221,10 +212,31 @@ def faults_of(plan: Plan, named: Named = Named(), *, has_program: Callable[[str]
     for name, check in named.tasks:
         if check.strip():
             found += _check_faults(name, check, there, has_program)
+    return found
+
+
+def fit(plan: Plan, named: Named = Named()) -> list[str]:
+    """Gives what is wrong with how a plan fits together: names that stand twice or are none, folders, circles."""
+    found = placement(plan, named)
+    ids = {task.id for task in plan.tasks} | {name for name, _ in named.tasks}
+    all_ids = [*(task.id for task in plan.tasks), *(name for name, _ in named.tasks)]
+    found += [f"two tasks have the id {name[:80]!r}" for name in _doubles(all_ids)]
+    for task in plan.tasks:
+        found += [f"{task.id[:80]}: it needs {need[:80]!r}, which is no task of the plan"
+                  for need in task.needs if need not in ids]  # fmt: skip
     for what, needs in (("the needs", {t.id: t.needs for t in plan.tasks}),
                         ("the modules", {m.name: m.depends_on for m in plan.modules})):  # fmt: skip
         inner = {name: [need for need in wanted if need != name] for name, wanted in needs.items()}
         found += [f"{what} go in a circle: {' → '.join(way)}" for way in graph.circles(inner)]
+    return found
+
+
+def placement(plan: Plan, named: Named = Named()) -> list[str]:
+    """Gives what is wrong with the modules of a plan, and with where its tasks are said to be."""
+    names = {*named.modules, *(module.name for module in plan.modules)}
+    found = _module_faults(plan.modules, names)
+    found += [f"{task.id[:80]}: its module {task.module[:80]!r} is none of the plan's"
+              for task in plan.tasks if task.module and task.module not in names]  # fmt: skip
     return found
 
 
