@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from ropewalk.core.errors import InvalidError, NotFoundError, UnlandedWorkError
+from ropewalk.store import refs
+from ropewalk.store.oplog import Move
+from ropewalk.store.store import Store
 from ropewalk.workspace import move, radar, snapshot, state, trash
+from storekit import stock
 
-from .conftest import Bench
+from .conftest import MAIN, Bench
 
 
 def files_of(bench: Bench, ref: str) -> set[str]:
@@ -145,3 +149,28 @@ def test_the_commands(bench: Bench) -> None:
     (row,) = bench.rw("trash", "list", *where)["result"]["entries"]
     assert row["workspace"] == "one"
     assert bench.rw("trash", "restore", "one", *where, **who)["result"]["path"] == str(path)
+
+
+def test_G22_what_a_workspace_stands_on_outlives_its_branch_and_git_s_own_collection(bench: Bench) -> None:
+    """The target went back, and git would prune what no branch names: the store does not let it, and all is whole."""
+    old = bench.store.ref(MAIN)
+    bench.publish({"base.txt": "only here\n"})
+    path = bench.create()
+    base = bench.ws().base
+    (path / "x").write_text("1\n")
+    kept = snapshot.take(bench.store, bench.ws(), "a/b", "now")
+    refs.move(bench.store, "person/one", [Move(MAIN, base, old)], "ref_set")
+    bench.store.flush()
+    bench.store.expose()
+    repo = bench.store.layout.repo
+    for words in (("reflog", "expire", "--expire=now", "--all"), ("gc", "--quiet", "--prune=now"), ("prune",)):
+        stock("--git-dir", repo, *words, ok=False)
+    with Store(bench.store.layout.root) as store:
+        assert kept is not None and store.ref(kept) is not None
+        for commit in (base, store.ref(kept) or ""):
+            assert stock("--git-dir", repo, "cat-file", "-t", commit) == b"commit\n"
+    assert bench.changes() == {"x": "added"}
+    assert (path / "base.txt").read_text() == "only here\n"
+    landed = bench.land(allow_reland=True)
+    assert landed.landed.status == "landed" and "x" in bench.tree(bench.store.ref(MAIN))
+    stock("--git-dir", repo, "fsck", "--full", "--strict", "--no-dangling")
