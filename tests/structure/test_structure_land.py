@@ -189,3 +189,14 @@ def test_the_setting_is_shown(kit: Kit) -> None:
         code, answer = rw(kit.root, "config", "show", "--json", ROPEWALK_MERGE_STRUCTURAL=text)
         rows = {row["name"]: row for row in answer["result"]["settings"]}
         assert code == 0 and rows["merge.structural"]["value"] is value
+
+
+def test_the_operator_switches_it_off(kit: Kit) -> None:
+    change = conflict(kit, {"a.py": (BASE, ONE, TWO)})
+    policy = Path(kit.root) / "ropewalk.toml"
+    policy.write_text("[merge]\nstructural = false\n")
+    assert rw(kit.root, "land", change)[1]["error"]["code"] == "E_CONFLICT"
+    policy.write_text("[merge]\nstructural = 'no'\n")
+    assert rw(kit.root, "land", change)[1]["error"]["code"] == "E_INVALID"
+    policy.write_text("[merge]\nstructural = true\n")
+    assert rw(kit.root, "land", change)[1]["result"]["merged_by"] == {"a.py": "structure"}

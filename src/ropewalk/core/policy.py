@@ -10,6 +10,9 @@ ports = 10                   # how many ports each workspace has to itself, from
 setup_seconds = 600
 filters = ["lfs"]            # attributes' filters whose files may land as they are; no filter runs
 
+[merge]
+structural = false           # no second chance by syntax trees for files in conflict
+
 [rules]
 files = ["AGENTS.md"]        # what every agent is told, whoever's it is
 decisions = "docs/decisions" # the folder of standing decisions; each agent gets those that govern what it writes
@@ -45,6 +48,12 @@ class WorkspacePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     filters: tuple[str, ...] = ("lfs",)
 
 
+class MergePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Is the table `[merge]`."""
+
+    structural: bool = True
+
+
 class RulesPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Is the table `[rules]`: the files of rules, relative to the policy's own, and the folder of decisions."""
 
@@ -58,11 +67,21 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     folder: str = ""
     workspace: WorkspacePolicy = WorkspacePolicy()
     rules: RulesPolicy = RulesPolicy()
+    merge: MergePolicy = MergePolicy()
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workspace: WorkspacePolicy = WorkspacePolicy()
     rules: RulesPolicy = RulesPolicy()
+    merge: MergePolicy = MergePolicy()
+
+
+def operator_folder(root: str) -> str:
+    """Gives the work tree that a store was made in; the store's own folder when it stands by itself."""
+    above, name = os.path.split(root)
+    if name == "ropewalk" and os.path.basename(above) == ".git":
+        return os.path.dirname(above)
+    return above if name == ".ropewalk" else root
 
 
 def read(folder: str) -> Policy:
@@ -94,4 +113,4 @@ def parse(data: bytes, folder: str = "") -> Policy:
     for name, value in found.env.items():
         if not _VARIABLE.match(name) or "\0" in value:
             raise InvalidError(f"{FILE}: {name!r} is not a variable", file=FILE, name=name)
-    return Policy(folder, found, whole.rules)
+    return Policy(folder, found, whole.rules, whole.merge)

@@ -15,6 +15,7 @@ import msgspec
 
 from ropewalk.core.errors import CheckFailedError, os_error
 from ropewalk.core.policy import Policy, WorkspacePolicy, read
+from ropewalk.core.policy import operator_folder as operator_folder
 from ropewalk.core.process import ChildTimeout, clean_env, run
 from ropewalk.store.changes import digest
 from ropewalk.store.store import Store
@@ -28,14 +29,6 @@ _TAIL = 4000
 def policy_of(store: Store) -> Policy:
     """Gives the policy for a store: of the folder that it belongs to, else of its own."""
     return read(operator_folder(store.layout.root))
-
-
-def operator_folder(root: str) -> str:
-    """Gives the work tree that a store was made in; the store's own folder when it stands by itself."""
-    above, name = os.path.split(root)
-    if name == "ropewalk" and os.path.basename(above) == ".git":
-        return os.path.dirname(above)
-    return above if name == ".ropewalk" else root
 
 
 def mark(policy: WorkspacePolicy) -> str:

@@ -28,7 +28,7 @@ def second_chance(store: Store, merged: Merged, *, seconds: float = SECONDS, wit
     left. `without` are paths that somebody decided already. The setting switched off, a missing extra, and a merge
     that is not done within `seconds` leave all as it was.
     """
-    if merged.clean or not store.structural:
+    if merged.clean or not _wanted(store):
         return merged
     objects = store.objects
     by_path = {c.path: c for c in merged.conflicts if c.path not in without and _fits(merged, c)}
@@ -50,6 +50,15 @@ def second_chance(store: Store, merged: Merged, *, seconds: float = SECONDS, wit
         structured=tuple(done),
         refused=tuple(refused.items()),
     )
+
+
+def _wanted(store: Store) -> bool:
+    """Says whether neither whoever lands nor the repository's operator has switched it off."""
+    if not store.structural:
+        return False
+    from ropewalk.core import policy
+
+    return policy.read(policy.operator_folder(store.layout.root)).merge.structural
 
 
 def _fits(merged: Merged, conflict: Conflict) -> bool:
