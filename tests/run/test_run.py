@@ -152,7 +152,7 @@ def interrupted(runs: Runs, number: int) -> tuple[int, dict[str, Any]]:
     todo = [
         task("done", {"put": "done", "text": "d\n"}),
         task("a", {"put": "half", "text": "h\n"}, hang),
-        task("b", {"put": "b", "text": "b\n"}, check="echo > ../../began; exec sleep 600"),
+        task("b", {"put": "b", "text": "b\n"}, check="echo > ../../began; exec sleep 600", needs=["done"]),
         task("c", {"put": "c", "text": "c\n"}, needs=["a"]),
     ]
     child = subprocess.Popen(
@@ -161,6 +161,7 @@ def interrupted(runs: Runs, number: int) -> tuple[int, dict[str, Any]]:
     assert child.stderr is not None
     landed = False
     while not (landed and len(list((runs.folder / "data").rglob("began"))) == 2):
+        assert child.poll() is None, child.communicate()
         if select.select([child.stderr], [], [], 0.05)[0]:
             landed |= b"done: landed" in child.stderr.readline()
     child.send_signal(number)

@@ -30,7 +30,10 @@ class EventLog:
             event = {"at": round(time.time(), 3), "event": kind, **facts}
             os.write(self._fd, msgspec.json.encode(event) + b"\n")
             if self._watch is not None:
-                self._watch(event)
+                try:
+                    self._watch(event)
+                except OSError:
+                    self._watch = None  # whoever watched is gone; what is told goes on being written
         return event
 
     def close(self) -> None:
