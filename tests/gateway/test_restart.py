@@ -155,6 +155,30 @@ def test_one_gateway_a_folder_and_ensure_finds_it(tmp_path: Path, server: ModelS
     until(lambda: read_address(str(folder)) is None)
 
 
+def test_G5_a_gateway_that_was_killed_comes_back_at_its_port(tmp_path: Path) -> None:
+    """Lanes that no mount holds were told the port; where another has it by then, it takes a free one."""
+    folder = str(tmp_path / "gw")
+    first = host.ensure(folder)
+    assert not host.revive(folder)
+    os.kill(first.pid, signal.SIGKILL)
+    until(lambda: read_address(folder) is None)
+    with ThreadPoolExecutor(4) as pool:
+        started = list(pool.map(lambda _: host.revive(folder), range(4)))
+    assert started.count(True) == 1
+    second = host.ensure(folder)
+    assert (second.port, second.socket) == (first.port, first.socket) and second.pid != first.pid
+    os.kill(second.pid, signal.SIGKILL)
+    until(lambda: read_address(folder) is None)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", first.port))
+        other.listen()
+        third = host.ensure(folder)
+    assert third.port != first.port
+    os.kill(third.pid, signal.SIGTERM)
+    until(lambda: read_address(folder) is None)
+
+
 def test_settings_that_are_damaged_or_gone_leave_those_before(tmp_path: Path, server: ModelServer) -> None:
     folder = tmp_path / "gw"
     with gateway(folder, simple(server.url("damaged", "text"))) as made:

@@ -358,6 +358,35 @@ def test_G3_when_the_shim_is_killed_the_lane_is_dead_and_nothing_of_it_runs(kit:
     _wait(lambda: not _with_words(mark))
 
 
+def test_G4_a_lane_that_was_never_started_is_not_started_late(kit: Lanes) -> None:
+    """Its supervisor died between the note in the journal and the shim: who goes on finds nothing to go on with."""
+    wish = kit.wish("touch ran\n")
+    lanes.run(kit.store, wish._replace(id=f"{wish.id}/other", folder=f"{wish.folder}-other"))
+    (kit.work / "ran").unlink()
+    hashed, what = lanes.key(wish)
+    journal.begin(kit.store, journal.Record(wish.id, hashed, "run", "one", 1, "a/b", what, wish.folder, str(kit.work),
+                                            1, 1.0, "boot"))  # fmt: skip
+    launch = Path(f"{wish.folder}-other", "launch.json")
+    Path(wish.folder).mkdir()
+    Path(wish.folder, "launch.json").write_bytes(launch.read_bytes())
+    assert lanes.go_on(kit.store, wish.id) is None
+    found = journal.need(kit.store, wish.id)
+    assert found.result is not None and (found.state, found.result.reason) == ("dead", "it was never started")
+    shim = os.path.join(os.path.dirname(supervisor.__file__), "shim.py")
+    late = subprocess.run([sys.executable, "-I", "-S", shim, wish.folder], capture_output=True, timeout=30)
+    assert late.returncode != 0 and not (kit.work / "ran").exists()
+
+
+def test_G4_of_one_that_ended_with_a_result_that_was_written_the_account_is_read_again(kit: Lanes) -> None:
+    events: list[Event] = []
+    wish = kit.wish("echo one; echo two; exit 3\n")
+    done = lanes.run(kit.store, wish, tell=events.append)
+    again = lanes.go_on(kit.store, wish.id, tell=events.append)
+    assert again is not None and again.result == done.result
+    assert (again.lane.state, again.lane.ending, again.lane.exit) == (done.lane.state, done.lane.ending, done.lane.exit)
+    assert [event.facts["text"] for event in events] == ["one", "two"]
+
+
 def test_what_a_dead_supervisor_left_is_ended_and_noted(kit: Lanes) -> None:
     running = lanes.start(kit.store, kit.wish("sleep 600\n"))
     assert lanes.abandon(kit.store, running.lane.rsplit("/", 1)[0]) == [running.lane]

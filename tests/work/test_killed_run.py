@@ -226,5 +226,6 @@ def _tell(run: Run) -> None:
     told = Counter(event["event"] for event in events)
     heirs = sum(e["event"] == "heir" and e["outcome"] == "requeued" for e in events)
     with open(path, "ab") as file:
-        file.write(msgspec.json.encode({**run.kills, "takeovers": told["takeover"], "evictions": told["eviction"], "heirs": heirs,
-                                        "requests": len(run.server.entries("run"))}) + b"\n")  # fmt: skip
+        counts = {"takeovers": told["takeover"], "evictions": told["eviction"], "heirs": heirs}
+        requests = len(run.server.entries("run"))
+        file.write(msgspec.json.encode({**run.kills, **counts, "requests": requests}) + b"\n")
