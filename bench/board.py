@@ -28,6 +28,11 @@ if [ "$1" = run ]; then for brief; do :; done; else brief=$(cat); fi
 for name in $(printf '%s' "$brief" | grep -o 'done-[a-z0-9]*[.]txt' | sort -u); do echo x > "$name"; done
 """
 SIDES = ("ropewalk", "flockwork")
+UNSYNCED = ("-c", "core.fsync=none")
+"""Are the words by which git syncs nothing of what is only made to be measured on."""
+
+MOST_COMPACTED = 1000
+"""Is how many tasks a bare repository of the bench is compacted with: a server's git removes each ref by itself."""
 
 
 # boards
@@ -249,6 +254,7 @@ def claims(at: Path, peer: Flockwork, workers: int, count: int, policy: bool, fa
     names = [f"t{n:04}" for n in range(count)]
     at.mkdir()
     for side in SIDES:
+        common.progress(f"claims, {workers} workers of {side}{', looking for each' if policy else ''}")
         place = at / side
         if side == "ropewalk" and far is None:
             store(place)
@@ -311,6 +317,7 @@ def cycle(at: Path, peer: Flockwork, workers: int, count: int) -> list[Any]:
     names = [f"t{n:04}" for n in range(count)]
     speeds, false = [], []
     for side in SIDES:
+        common.progress(f"cycles, {workers} workers of {side}")
         place = at / side
         if side == "ropewalk":
             add(str(store(place)), "", names)
@@ -363,8 +370,8 @@ def closed(repository: Path, count: int, head: str) -> list[str]:
         stream.append(commit(f"refs/swarm/verdicts/{name}", f"verdict\ntask: {name}\nattempt: {attempt}\nfixed: true\n"
                              f"host: w0\noc_rc: 0\npytest_rc: 0\nharness: command\nalready: satisfied"))  # fmt: skip
         stream.append(f"reset refs/swarm/tasks/{name}\nfrom {head}\n\n")
-    common.git(repository, "fast-import", "--quiet", "--force", stdin="".join(stream).encode())
-    common.git(repository, "pack-refs", "--all")
+    common.git(repository, *UNSYNCED, "fast-import", "--quiet", "--force", stdin="".join(stream).encode())
+    common.git(repository, *UNSYNCED, "pack-refs", "--all")
     return names
 
 
@@ -411,7 +418,10 @@ def looked(where: str, mirror: str, rounds: int = 5) -> float:
 
 
 def growth(at: Path, peer: Flockwork, count: int) -> list[Any]:
-    """Gives milliseconds of a scan, and seconds of a worker's whole cycle, with ten open tasks of so many."""
+    """Gives milliseconds of a scan, and seconds of a worker's whole cycle, with ten open tasks of so many.
+
+    A server's side is left out above `MOST_COMPACTED`: what takes long is to make it, and none of it is measured.
+    """
     from ropewalk.board import compact
 
     at.mkdir()
@@ -419,27 +429,40 @@ def growth(at: Path, peer: Flockwork, count: int) -> list[Any]:
     agent.write_text(AGENT)
     agent.chmod(0o755)
     open_ones = [f"t{n:04}" for n in range(10)]
-    mine, theirs, far = store(at / "store"), bare(at / "theirs"), bare(at / "far", law=True)
+    mine, theirs = store(at / "store"), bare(at / "theirs")
+    far = bare(at / "far", law=True) if count <= MOST_COMPACTED else None
+    common.progress(f"growth, {count} tasks: done ones into a store")
     closed_in_store(mine, count - 10)
-    for repository in (theirs, far):
-        closed(repository, count - 10, common.git(repository, "rev-parse", "main"))
     add(str(mine), "", open_ones)
-    add(str(far), f"{far}.mirror", open_ones)
+    common.progress(f"growth, {count} tasks: done ones into a repository of flockwork's")
+    closed(theirs, count - 10, common.git(theirs, "rev-parse", "main"))
     seed_at_once(theirs, open_ones)
-    board = opened(str(far), f"{far}.mirror")
-    compact.compact(board, ACTOR, days=0)
-    board.close()
+    if far is not None:
+        common.progress(f"growth, {count} tasks: done ones into a repository of ours, and compaction")
+        closed(far, count - 10, common.git(far, "rev-parse", "main"))
+        common.git(far, "config", "core.fsync", "none")
+        add(str(far), f"{far}.mirror", open_ones)
+        board = opened(str(far), f"{far}.mirror")
+        compact.compact(board, ACTOR, days=0)
+        board.close()
+        common.git(far, "config", "--unset", "core.fsync")
     env = common.environment(XDG_DATA_HOME=str(at / "data"), XDG_CACHE_HOME=str(at / "cache"))
-    cycles = []
+    cycles: list[float | None] = []
     for where in (mine, far):
+        if where is None:
+            cycles.append(None)
+            continue
         words = [*common.rw_command(), "work", "--board", str(where), "--command", str(agent), "--cage", "none",
                  "--once", "--as", "bench/w0"]  # fmt: skip
+        common.progress(f"growth, {count} tasks: a cycle on {os.path.basename(where)}")
         began = time.monotonic()
         done = subprocess.run(words, cwd=peer.folder, env=env, capture_output=True)
         if done.returncode:
             raise SystemExit(f"rw work ended with {done.returncode}: {done.stdout.decode()[-800:]}")
         cycles.append(time.monotonic() - began)
-    scans = (looked(str(mine), ""), looked(str(far), f"{far}.mirror"))
+    common.progress(f"growth, {count} tasks: scans")
+    scans = (looked(str(mine), ""), looked(str(far), f"{far}.mirror") if far is not None else None)
+    common.progress(f"growth, {count} tasks: flockwork's scan and cycle")
     scan = peer.run(str(theirs), "open_tasks") * 1000
     whole = peer.run(str(theirs), "worker", "w0", open_ones[0], OPENCODE_BIN=str(agent))
     return [count, *scans, scan, *cycles, whole]
@@ -461,6 +484,7 @@ def audits(at: Path, peer: Flockwork, count: int) -> list[Any]:
     closed_in_store(mine, count)
     closed(theirs, count, common.git(theirs, "rev-parse", "main"))
     env = common.environment()
+    common.progress(f"audit of {count}")
     words = [*common.rw_command(), "board", "audit", "--board", str(mine), "--json"]
     began = time.monotonic()
     done = subprocess.run(words, env=env, capture_output=True)
@@ -474,6 +498,7 @@ def seeding(at: Path, peer: Flockwork, count: int) -> list[Any]:
     """Gives seconds of adding tasks, on a store, on a bare repository, and by flockwork."""
     at.mkdir()
     names = [f"t{n:04}" for n in range(count)]
+    common.progress(f"adding {count}")
     mine = add(str(store(at / "store")), "", names)
     far = add(str(bare(at / "far", law=True)), f"{at / 'far'}.mirror", names)
     return [f"adding {count}", mine, far, peer.seed(str(bare(at / "theirs")), names)]

@@ -41,8 +41,11 @@ GIT_ENV = {
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Gives the environment of every child: ours on the path, and nothing of the caller's git or ropewalk."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "ROPEWALK_"))}
+    """Gives the environment of every child: ours on the path, and nothing of the caller's git, ropewalk or Python.
+
+    Packages are compiled where they are installed, so that children may keep what they compiled here.
+    """
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "ROPEWALK_", "PYTHON"))}
     return {**kept, **GIT_ENV, "PYTHONPATH": str(ROOT / "src"), **more}
 
 
@@ -248,6 +251,14 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> Non
             "  "
             + "  ".join(c.ljust(w) if n == 0 else c.rjust(w) for n, (c, w) in enumerate(zip(row, widths, strict=True)))
         )
+
+
+_BEGAN = time.monotonic()
+
+
+def progress(words: str) -> None:
+    """Says on standard error what is being measured now, and since when the run lasts."""
+    print(f"{time.monotonic() - _BEGAN:6.1f} s  {words}", file=sys.stderr, flush=True)
 
 
 def shown(value: Any) -> str:
