@@ -547,16 +547,8 @@ def _caps(wish: Wish) -> dict[str, Cap]:
 
 def _looked(lane: str, kept: Kept, told: _Told) -> _Told:
     """Gives how a lane ended, which is `escaped` where the user's checkout is not as it was before."""
-    if not kept.window:
-        return told
-    try:
-        found = watch.leave(kept.window, lane)
-    except RopewalkError as error:
-        return told._replace(state="escaped", reason=f"your checkout could not be compared: {error.message}")
-    if found is None:
-        return told
-    words = f"{found.words()}; `rw lane restore {lane}` puts it back (the lane was {told.state})"
-    return told._replace(state="escaped", reason=words)
+    why = watch.why(kept.window, lane) if kept.window else ""
+    return told._replace(state="escaped", reason=f"{why} (the lane was {told.state})") if why else told
 
 
 def _room(store: Store, wish: Wish, bridged: bool, uid: int | None) -> Room:

@@ -180,6 +180,15 @@ def leave(window: str, lane: str) -> Escape | None:
         raise os_error(error, "comparing a checkout") from None
 
 
+def why(window: str, lane: str) -> str:
+    """Lets a lane out and gives why it is escaped, with the command that puts back what changed; empty if it is not."""
+    try:
+        found = leave(window, lane)
+    except RopewalkError as error:
+        return f"your checkout could not be compared: {error.message}"
+    return "" if found is None else f"{found.words()}; `rw lane restore {lane}` puts it back"
+
+
 def restore(escape: Escape, wanted: Sequence[str] = ()) -> Restored:
     """Puts back what changed while a lane ran, or only the named parts of it, as far as it is still changed.
 
