@@ -18,6 +18,8 @@ from typing import NamedTuple
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin:" + os.environ["PATH"])
 LIGHTTPD = shutil.which("lighttpd", path="/usr/sbin:/usr/local/sbin:/usr/bin:" + os.environ["PATH"])
 SECRET = "correct horse"
+NAMED_MAY = '{"can":["read","land"],"refs":["refs/heads/main"]}'
+"""Is what the key `named` may do, whose holder is `team/ci`."""
 
 
 def free_port() -> int:
@@ -46,7 +48,7 @@ class Ssh(NamedTuple):
         return f"ssh://peer:{port or self.port}{path}"
 
     def command(self, key: str = "good", *, known: bool = True) -> str:
-        """Gives the ssh of somebody with a key (`good`, `read`, `wrong`), who knows the host or does not."""
+        """Gives the ssh of somebody with a key (`good`, `read`, `named`, `wrong`), who knows the host or does not."""
         words = ["ssh", "-F", str(self.folder / "client"), "-i", str(self.folder / key)]
         words += ["-o", f"UserKnownHostsFile={self.folder / ('known' if known else 'nobody')}"]
         return shlex.join(words)
@@ -60,7 +62,7 @@ def sshd(folder: Path, env: dict[str, str], *, accept: str = "") -> Iterator[Ssh
     """
     assert SSHD, "the tests need sshd (apt-get install openssh-server)"
     folder.mkdir(mode=0o700)
-    for name in ("host", "good", "read", "wrong"):
+    for name in ("host", "good", "read", "named", "wrong"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
     shell = folder / "shell"
     given = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in env.items())
@@ -72,8 +74,9 @@ def sshd(folder: Path, env: dict[str, str], *, accept: str = "") -> Iterator[Ssh
     )
     for made in (shell, reading):
         made.chmod(0o755)
-    good, read = ((folder / f"{name}.pub").read_text() for name in ("good", "read"))
-    (folder / "keys").write_text(f'command="{shell}" {good}command="{reading}" {read}')
+    good, read, name = ((folder / f"{one}.pub").read_text() for one in ("good", "read", "named"))
+    fixed = f"ROPEWALK_PUSHER=team/ci ROPEWALK_RIGHTS='{NAMED_MAY}' exec {shell}".replace('"', '\\"')
+    (folder / "keys").write_text(f'command="{shell}" {good}command="{reading}" {read}command="{fixed}" {name}')
     port = free_port()
     (folder / "known").write_text(
         f"[peer]:* {(folder / 'host.pub').read_text()}[127.0.0.1]:* {(folder / 'host.pub').read_text()}"

@@ -84,6 +84,29 @@ def test_stock_git_into_a_store_over_ssh(kit: Kit, ssh: peers.Ssh, tmp_path: Pat
     kit.fsck()
 
 
+def test_an_ssh_key_has_a_name_and_rights_that_its_holder_can_not_change(
+    kit: Kit, ssh: peers.Ssh, tmp_path: Path
+) -> None:
+    clone = tmp_path / "clone"
+    env = STOCK | {"GIT_SSH_COMMAND": ssh.command("named"), "ROPEWALK_AGENT": "a/nother"}
+
+    def git(*words: str, ok: bool = True) -> str:
+        done = subprocess.run(["git", *words], cwd=clone if clone.exists() else tmp_path, env=env, capture_output=True,
+                              timeout=120)  # fmt: skip
+        assert not ok or done.returncode == 0, done.stderr.decode()
+        return (done.stdout + done.stderr).decode()
+
+    git("clone", "-q", ssh.url(kit.repo), "clone")
+    (clone / "p.txt").write_text("p\n")
+    git("add", "-A")
+    git("commit", "-q", "-m", "mine")
+    assert "the right to write is missing" in git("push", "origin", "HEAD:topic", ok=False)
+    assert kit.store.ref("refs/heads/topic") is None
+    git("push", "-o", "agent=some/body", "origin", "HEAD:refs/land/main")
+    assert kit.store.db.row("SELECT actor FROM ops ORDER BY op DESC LIMIT 1") == ("team/ci",)
+    assert kit.text("p.txt") == "p\n"
+
+
 @pytest.mark.parametrize("way", ["variable", "configuration"])
 def test_ropewalk_over_ssh_with_the_users_git(kit: Kit, ssh: peers.Ssh, tmp_path: Path, way: str) -> None:
     """The user's ssh is the one of GIT_SSH_COMMAND or of core.sshCommand."""
