@@ -90,7 +90,8 @@ def _shown(result: dict[str, Any]) -> list[str]:
     lines.append(f"with {result['workers']}: {result['makespan']:.4g}{unit} of {result['work']:.4g}{unit} work"
                  + ("" if result["measured"] else ", by the weights of modules: nothing was measured"))  # fmt: skip
     lines.append(f"critical path ({result['length']:.4g}{unit}): {' → '.join(result['critical'])}")
-    lines += ["", f"regions ({result['crossing']} needs go from one to another):"]
+    crossing = result["crossing"]
+    lines += ["", f"regions ({_many(crossing, 'need')} {'goes' if crossing == 1 else 'go'} from one to another):"]
     lines += [f"  {r['name']:<20} {', '.join(r['modules'])}  ({r['load']:.4g}{unit})" for r in result["regions"]]
     lines += ["", *result["chart"]]
     lines += ["", "waits at the start:"] if result["waits"] else []

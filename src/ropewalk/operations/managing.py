@@ -181,9 +181,9 @@ def spending(spent: Spent) -> Spending:
 def say(ctx: Context, kind: str, facts: dict[str, Any]) -> None:
     """Shows what goes on, a line for each step."""
     if kind == "mapping":
-        ctx.progress(f"mapping: {facts['files']} files, {facts['parts']} parts, {facts['tests']} test commands")
+        ctx.progress(f"mapping: {facts['files']} files, {facts['parts']} parts; test commands: {facts['tests']}")
     elif kind == "mapped":
-        ctx.progress(f"mapped: {facts['parts']} parts, {facts['tests']} test commands")
+        ctx.progress(f"mapped: {facts['parts']} parts; test commands: {facts['tests']}")
     elif kind == "planning":
         ctx.progress(f"planning, try {facts['attempt']} of 3{', in parts' if facts['parts'] else ''}")
     elif kind == "refused":
@@ -191,4 +191,4 @@ def say(ctx: Context, kind: str, facts: dict[str, Any]) -> None:
         ctx.progress(f"the {facts['what']} is refused: {problems[0]}"
                      f"{f' (and {len(problems) - 1} more)' if len(problems) > 1 else ''}")  # fmt: skip
     elif kind == "checking":
-        ctx.progress(f"running {facts['checks']} checks on the base, which have to fail there")
+        ctx.progress(f"running the checks on the base, where they have to fail: {facts['checks']}")
