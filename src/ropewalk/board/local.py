@@ -29,6 +29,7 @@ class LocalBoard:
         self.folder = os.path.join(store.layout.root, "board")
         os.makedirs(self.folder, exist_ok=True)
         self._contents: dict[str, bytes] = {}
+        self._has_tree = False
 
     def refresh(self) -> None:
         """Does nothing: every look is at the database as it is."""
@@ -79,11 +80,11 @@ class LocalBoard:
         store = self.store
         adoption.adopt(store, *(move.name for move in step.moves), *step.expect)
         store.objects.take_new()
-        if step.objects:
-            store.objects.write("tree", b"")
-            for made in step.objects:
-                if store.objects.write(made.kind, made.content) != made.id:
-                    raise StoreCorruptError(f"the object {made.id} is not what it says", object=made.id)
+        if step.objects and not self._has_tree:
+            store.objects.write("tree", b"")  # which all commits of a board name
+        for made in step.objects:
+            if store.objects.write(made.kind, made.content) != made.id:
+                raise StoreCorruptError(f"the object {made.id} is not what it says", object=made.id)
         with store.transaction() as tx:
             if step.guard is not None:
                 step.guard()
@@ -91,6 +92,7 @@ class LocalBoard:
             tx.record(
                 step.kind, step.actor, [*(Move(name, oid, oid) for name, oid in step.expect.items()), *step.moves]
             )
+        self._has_tree = self._has_tree or bool(step.objects)
 
     def beat(self, claims: Mapping[str, str], actor: str) -> dict[str, str | None]:
         """Notes a beat of claims in the database."""

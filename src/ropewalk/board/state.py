@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ropewalk.board import names, wire, writes
@@ -91,7 +92,7 @@ def _statuses(board: Board, tasks: Sequence[str]) -> dict[str, Status]:
         )  # fmt: skip
     board.prefetch(oid for raw in raws.values() for oid in (raw.spec, raw.claim, raw.verdict) if oid is not None)
     contents = {task: board.content(raw.spec) for task, raw in raws.items()}
-    specs = {task: wire.read_spec(task, wire.message(content)) if content is not None else _unreadable(task)
+    specs = {task: _spec(task, content) if content is not None else _unreadable(task)
              for task, content in contents.items()}  # fmt: skip
     depends, locked = Dependencies(board), writes.locked(board)
     depends.learn(specs[task].task for task, raw in raws.items() if raw.claim is None and raw.verdict is None)
@@ -110,6 +111,12 @@ def _status(
         spec.task.id, state, why, spec, raw.spec, wire.made_at(content or b""), raw.is_held, claim, raw.claim,
         raw.returned, verdict,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _spec(task: str, content: bytes) -> Spec:
+    """Gives a spec; whoever looks again and again reads it once."""
+    return wire.read_spec(task, wire.message(content))
 
 
 def _unreadable(task: str) -> Spec:
