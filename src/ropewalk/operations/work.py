@@ -165,6 +165,8 @@ def line_of(event: dict[str, Any]) -> str | None:
         reason = f": {event['reason']}" if event.get("reason") else ""
         landed = f" {event['landed'][:12]}" if event.get("landed") else ""
         return f"{task}: {event['how']}{landed}{reason}"
+    if kind == "takeover":
+        return f"{task}: goes on where a dead worker left it ({event['att']})"
     if kind == "eviction":
         return f"{task}: taken from {event['att']}: {event['reason']}"
     if kind == "origin_unreachable":

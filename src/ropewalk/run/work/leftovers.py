@@ -9,7 +9,7 @@ import fcntl
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from ropewalk.board import holder
 from ropewalk.core import clock
@@ -22,7 +22,7 @@ from ropewalk.workspace.check import end_inside, remove_place
 from ropewalk.workspace.drive import sweep_jobs
 from ropewalk.workspace.files import remove_tree
 
-_HOLDER = "holder"
+_HOLDER, _BY = "holder", ".by-"
 _UNNAMED_SECONDS = 3600.0
 
 
@@ -45,12 +45,15 @@ class Places:
     def make(self, attempt: str) -> str:
         """Makes the folder of an attempt of this process."""
         folder = self.of(attempt)
+        made = folder if os.path.isdir(folder) else _passing(folder)
         try:
-            os.makedirs(folder, exist_ok=True)
-            path = os.path.join(folder, _HOLDER)
+            os.makedirs(made, exist_ok=True)
+            path = os.path.join(made, _HOLDER)
             with open(f"{path}.new", "w", encoding="ascii") as file:
                 file.write(f"{holder.mine()}\n{attempt}")
             os.replace(f"{path}.new", path)  # whoever looks finds the one before, or this one
+            if made != folder:
+                os.rename(made, folder)
         except OSError as error:
             raise os_error(error, "making the folder of an attempt") from None
         return folder
@@ -86,8 +89,15 @@ class Places:
 
     def remove(self, attempt: str) -> None:
         """Removes the folder of an attempt."""
+        folder = self.of(attempt)
         try:
-            remove_tree(self.of(attempt))
+            os.rename(folder, _passing(folder))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise os_error(error, "removal of the folder of an attempt") from None
+        try:
+            remove_tree(_passing(folder))
         except OSError as error:
             raise os_error(error, "removal of the folder of an attempt") from None
 
@@ -100,6 +110,11 @@ class Places:
             return []
         for name in listed:
             path = os.path.join(self.folder, name)
+            _, passing, by = name.rpartition(_BY)
+            if passing:
+                if holder.is_dead(unquote(by)):
+                    _drop(path)
+                continue
             who, attempt = _holder(path)
             if not attempt:
                 # killed right after the folder was made, or about to write its name
@@ -137,6 +152,11 @@ def _clear(store: Store, places: Places, attempt: str, actor: str) -> bool:
     except RopewalkError:
         return False  # another worker is at it
     return True
+
+
+def _passing(folder: str) -> str:
+    """Gives the name of a folder while this process makes or removes it; if it dies then, any other removes it."""
+    return f"{folder}{_BY}{quote(holder.mine(), safe='')}"
 
 
 def _holder(folder: str) -> tuple[str, str]:
