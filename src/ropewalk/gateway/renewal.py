@@ -7,13 +7,12 @@ whoever asked dies between the two, the next one finds the answer beside the fil
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,6 +22,9 @@ from ropewalk.core.errors import ProviderError, RopewalkError, os_error
 from ropewalk.gateway import logins
 from ropewalk.gateway.logins import LARGEST, PROGRAMS, Held
 from ropewalk.gateway.settings import Login, Upstream
+
+if TYPE_CHECKING:
+    import asyncio
 
 MARGIN = 300.0
 """How many seconds before its end a token is renewed; the programs themselves do it then, too."""
@@ -277,6 +279,8 @@ class Broker:
         login = upstream.login
         if login is None:
             return upstream
+        import asyncio
+
         async with self._turns.setdefault(login.file, asyncio.Lock()):
             held = await self._current(login, spent)
         account = {"chatgpt-account-id": held.account} if held.account else {}
