@@ -299,7 +299,9 @@ class Broker:
         since, failed = self._away.get(login.file, (0.0, None))
         if failed is None or clock.monotonic() - since > _AWAY_SECONDS:
             try:
-                made = await asyncio.to_thread(renew, login, held.access, self._marks)
+                from asyncio import to_thread
+
+                made = await to_thread(renew, login, held.access, self._marks)
                 self._given[login.file] = (clock.monotonic(), made.access)
                 self._away.pop(login.file, None)
                 return made
