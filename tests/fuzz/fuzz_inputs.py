@@ -156,6 +156,7 @@ BASES: dict[str, Base] = {
     "doctor": Base({"for_": ["scripted"], "offline": True}, True),
     "probe": Base({"url": "http://127.0.0.1:1"}, True),
     "gateway status": Base({}),
+    "import-run": Base({"dir": "fresh"}, True),
     "gateway swap": Base({"name": "a", "by": "b"}),
     "chip open": Base({"name": "c", "text": "t"}, True),
     "chip close": Base({"name": "c"}),

@@ -24,13 +24,17 @@ def _cost(lane: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
+def _took(lane: dict[str, Any]) -> str:
+    return "unknown" if lane["seconds"] is None else f"{lane['seconds']:.1f} s"
+
+
 def _row(lane: dict[str, Any]) -> str:
     gate = "-" if lane.get("passed") is None else "passed" if lane["passed"] else "refused"
-    when = datetime.fromtimestamp(lane["began"], UTC).strftime("%Y-%m-%d %H:%M:%S")
+    when = datetime.fromtimestamp(lane["began"], UTC).strftime("%Y-%m-%d %H:%M:%S") if lane["began"] else "unknown"
     reason = f"  {lane['reason']}" if lane.get("reason") else ""
     return (
-        f"{lane['lane']:<28} {lane['state']:<12} {lane['harness']:<9} {lane['cage']:<5} {gate:<7} {when}"
-        f" {lane['seconds']:>8.1f} s{reason}"
+        f"{lane['lane']:<28} {lane['state']:<12} {lane['harness']:<9} {lane['cage']:<5} {gate:<7} {when:<19}"
+        f" {_took(lane):>10}{reason}"
     )
 
 
@@ -48,9 +52,10 @@ def _show(result: dict[str, Any]) -> list[str]:
     facts = {
         "state": lane["state"] + (f": {lane['reason']}" if lane.get("reason") else ""),
         "agent": f"{lane['agent']} by {lane['harness']} {result.get('version', '')}".rstrip(),
-        "model": lane.get("model", ""), "cage": lane["cage"], "took": f"{lane['seconds']:.1f} s", "used": _cost(lane),
+        "model": lane.get("model", ""), "cage": lane["cage"], "took": _took(lane), "used": _cost(lane),
         "workspace": result["workspace"], "files": result["folder"], "session": result.get("session") or "",
-        "gate": gate, "tree": result.get("tree", ""), "landed": lane.get("landed", ""),
+        "imported": lane.get("imported", ""), "gate": gate, "tree": result.get("tree", ""),
+        "landed": lane.get("landed", ""),
     }  # fmt: skip
     lines = [lane["lane"], *(f"  {name:<10} {value}" for name, value in facts.items() if value)]
     if result.get("text"):

@@ -17,6 +17,8 @@ def of(operation: str) -> Callable[[dict[str, Any]], list[str]] | None:
 
 def _run(result: dict[str, Any]) -> list[str]:
     counts = ", ".join(f"{result[name]} {name}" for name in ("landed", "failed", "blocked", "stopped") if result[name])
+    if result.get("imported"):
+        return _imported(result)
     lines = [f"run {result['id']} is {result['state']}: {counts or 'nothing yet'} in {_seconds(result['seconds'])}"]
     if result.get("goal"):
         lines.append(f"goal: {result['goal']}")
@@ -28,7 +30,7 @@ def _run(result: dict[str, Any]) -> list[str]:
         notes += [f"{t['deaths']} death{'s' if t['deaths'] > 1 else ''}"] if t.get("deaths") else []
         notes += ["from the journal"] if t.get("cached") else []
         said = f" ({', '.join(notes)})" if notes else ""
-        lines.append(f"  {_MARKS[t['state']]} {t['id']:<{width}} {t['state']:<8} {what}{said}".rstrip())
+        lines.append(f"  {_MARKS.get(t['state'], '·')} {t['id']:<{width}} {t['state']:<8} {what}{said}".rstrip())
         if t.get("kept"):
             lines.append(f"    its work is kept: rw recover {t['kept']}")
     if usage := result.get("usage"):
@@ -44,12 +46,43 @@ def _run(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _imported(result: dict[str, Any]) -> list[str]:
+    lines = [f"run {result['id']} was brought from {result['imported']['folder']}", *_origin(result["imported"])]
+    width = max((len(t["id"]) for t in result["tasks"]), default=0)
+    for t in result["tasks"]:
+        who = " ".join(one for one in (t.get("harness", ""), t.get("model", "")) if one)
+        lines.append(f"  {t['id']:<{width}} {t['state']:<8} {who}  {t.get('reason', '')}".rstrip())
+    if usage := result.get("usage"):
+        lines.append("tokens: " + ", ".join(f"{name.removesuffix('_tokens')} {n:,}" for name, n in usage.items()))
+    return lines
+
+
+def _origin(origin: dict[str, Any]) -> list[str]:
+    cost = f"{origin.get('mark', '')}${origin['dollars']:.4f}" if origin.get("dollars") is not None else "unknown"
+    lines = [f"  {origin['source']} {origin['name']}: {origin.get('lanes', 0)} endings, cost {cost}"]
+    if found := origin.get("by_status"):
+        lines.append("  findings: " + ", ".join(f"{n} {name}" for name, n in sorted(found.items())))
+    lines += [f"  missing: {name}" for name in origin.get("missing", [])]
+    lines += [f"  bad: {words}" for words in origin.get("bad", [])]
+    return lines + [f"  note: {words}" for words in origin.get("notes", [])]
+
+
+def _brought(result: dict[str, Any]) -> list[str]:
+    lines = []
+    for run in result["runs"]:
+        lines += [f"{run['id']}: {run['tasks']} tasks, {run['new']} of {run['lanes']} lanes new"]
+        lines += _origin(run["origin"])
+    return lines
+
+
 def _runs(result: dict[str, Any]) -> list[str]:
     lines = []
     for r in result["runs"]:
         at = datetime.fromtimestamp(r["started_at"], UTC).strftime("%Y-%m-%d %H:%M:%S") if r["started_at"] else ""
         goal = f"  {r['goal'][:60]}" if r["goal"] else ""
-        lines.append(f"{r['id']} {at} {r['state']:<8} {r['landed']} of {r['tasks']} landed on {r['ref']}{goal}")
+        what = f"{r['landed']} of {r['tasks']} landed on {r['ref']}"
+        what = f"{r['tasks']} tasks" if r["state"] == "imported" else what
+        lines.append(f"{r['id']} {at} {r['state']:<8} {what}{goal}")
     return lines or ["no runs"]
 
 
@@ -79,6 +112,7 @@ def _seconds(seconds: float) -> str:
 
 
 _VIEWS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
+    "import-run": _brought,
     "run": _run, "runs show": _run, "runs resume": _run, "runs stop": _run, "runs undo": _run, "runs list": _runs,
     "demo": _demo,
 }  # fmt: skip

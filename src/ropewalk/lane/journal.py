@@ -57,7 +57,8 @@ def key(what: Ingredients) -> str:
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is how a lane was started: its key and what went into it, who it is, and where its files are.
 
-    `began_monotonic` is of the boot `boot`; `pid` and `start` are its shim's.
+    `began_monotonic` is of the boot `boot`; `pid` and `start` are its shim's. `imported` names the kind of run that it
+    was brought from; such a lane has no files, and what is 0 or empty of it is not known.
     """
 
     lane: str
@@ -75,6 +76,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     pid: int = 0
     start: str = ""
     session: str | None = None
+    imported: str = ""
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -141,6 +143,19 @@ def begin(store: Store, record: Record) -> None:
             "INSERT INTO lanes VALUES (?, ?, ?, ?, 'preparing', ?, NULL, ?, NULL)",
             (record.lane, record.key, record.run, record.task, record.began, msgspec.msgpack.encode(record)),
         )
+
+
+def enter(store: Store, record: Record, result: Result, ended: int) -> bool:
+    """Notes a lane that another program ran, with its end; False where it is there, and stays as it is."""
+    with store.transaction() as tx:
+        if store.db.row("SELECT 1 FROM lanes WHERE lane = ?", (record.lane,)):
+            return False
+        tx.db.run(
+            "INSERT INTO lanes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (record.lane, record.key, record.run, record.task, result.state, record.began, ended,
+             msgspec.msgpack.encode(record), msgspec.msgpack.encode(result)),
+        )  # fmt: skip
+    return True
 
 
 def set_process(store: Store, lane: str, pid: int, start: str, boot: str) -> None:

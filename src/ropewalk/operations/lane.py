@@ -41,7 +41,7 @@ class LaneRow(msgspec.Struct, frozen=True, omit_defaults=True):
     task: str
     cage: str
     began: int
-    seconds: float
+    seconds: float | None
     run: str = ""
     model: str = ""
     reason: str = ""
@@ -51,6 +51,7 @@ class LaneRow(msgspec.Struct, frozen=True, omit_defaults=True):
     mark: str = ""
     passed: bool | None = None
     landed: str = ""
+    imported: str = ""
 
 
 class LaneView(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -512,10 +513,11 @@ def _row(lane: Any) -> LaneRow:
     record, result, what = lane.record, lane.result, lane.record.ingredients
     seconds = result.seconds if result is not None else float(max(0, clock.now() - lane.began))
     return LaneRow(
-        record.lane, lane.state, what.harness, record.agent, record.task, what.cage, lane.began, seconds,
+        record.lane, lane.state, what.harness, record.agent, record.task, what.cage, lane.began,
+        None if record.imported and not seconds else seconds,
         "" if record.run == RUN else record.run, what.model, *((
             result.reason, result.turns, result.tokens.total if result.tokens is not None else None, result.dollars,
-            result.mark, result.passed, result.landed,
+            result.mark, result.passed, result.landed, record.imported,
         ) if result is not None else ()),
     )  # fmt: skip
 

@@ -89,7 +89,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "sweep",
     ),
     "run": ("run", "runs resume"),
-    "runs": ("runs list", "runs show", "runs stop"),
+    "runs": ("runs list", "runs show", "runs stop", "import-run"),
     "demo": ("demo",),
     "plan": ("plan draft", "plan lint", "plan refute", "plan estimate", "plan expand", "plan show"),
     "adr": ("adr new", "adr touching", "adr lint"),

@@ -9,12 +9,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ropewalk.core.errors import NotFoundError
+from ropewalk.core.errors import InvalidError, NotFoundError
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
 from ropewalk.operations.task import ON_A_BOARD, BoardName
-from ropewalk.run.figures import RunState, Summary
+from ropewalk.run.figures import Origin, RunState, Summary
 
+FOUND = 10
 SECONDS = 60.0
 """Is how long a stopped run's process is waited for."""
 
@@ -137,3 +138,52 @@ def runs_stop(ctx: Context, req: RunsStopRequest) -> Summary:
             ctx.progress(f"waiting for process {driver} to end its agents")
             report.wait(store.layout, found.id, SECONDS)
     return drive.shown(board, store, found)
+
+
+class ImportRunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes where the run of another program is."""
+
+    dir: Annotated[
+        str, Meta(min_length=1, max_length=4096, description="its folder, or one with many: .fleetflow, a repository")
+    ]
+
+
+class BroughtRun(msgspec.Struct, frozen=True):
+    """Is a run that is here now: how many tasks and endings it tells of, and how many of these are new."""
+
+    id: str
+    name: str
+    origin: Origin
+    tasks: int
+    lanes: int
+    new: int
+
+
+class ImportRunResponse(msgspec.Struct, frozen=True):
+    """Is the runs that were brought in."""
+
+    runs: list[BroughtRun]
+
+
+@operation(
+    "import-run",
+    request=ImportRunRequest,
+    response=ImportRunResponse,
+    summary="Bring in runs of fleetflow and native workflows: their summaries, findings, and endings as lanes",
+    errors=(InvalidError,),
+    writes=True,
+    tool="",
+    command=Command(positional=("dir",)),
+)
+def import_run(ctx: Context, req: ImportRunRequest) -> ImportRunResponse:
+    """Brings them in; again with the same folder adds what is new alone, and changes no lane.
+
+    Nothing is made up: what the files do not say is unknown. Exit code 10 where files are missing, or lines can't be
+    read; each is named.
+    """
+    from ropewalk.run import bringing
+
+    found = bringing.bring(ctx.store, ctx.path(req.dir), ctx.agent)
+    if any(one.origin.bad or one.origin.missing for one in found):
+        ctx.exit = FOUND
+    return ImportRunResponse([BroughtRun(o.id, o.name, o.origin, o.tasks, o.lanes, o.new) for o in found])

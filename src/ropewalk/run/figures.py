@@ -13,8 +13,9 @@ from ropewalk.board.runs import Run
 from ropewalk.board.scan import Attempt, Scan, attempts, frozen, seconds_of
 from ropewalk.board.state import Status
 
-TaskState = Literal["landed", "failed", "blocked", "stopped", "cancelled", "pending", "running", "waiting"]
-RunState = Literal["running", "done", "stopped", "died"]
+TaskState = Literal["landed", "failed", "blocked", "stopped", "cancelled", "pending", "running", "waiting",
+                    "done", "unknown"]  # fmt: skip
+RunState = Literal["running", "done", "stopped", "died", "imported"]
 
 _BROKEN: frozenset[TaskState] = frozenset({"failed", "blocked", "cancelled"})
 
@@ -52,12 +53,32 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     ended: int = 0
 
 
+class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is where a run was brought from, and what of it could not be: files that are missing, lines that can't be read.
+
+    `lanes` counts the endings it tells of, `by_status` and `by_severity` its findings; `mark` stands beside `dollars`.
+    """
+
+    source: str
+    name: str
+    folder: str
+    lanes: int = 0
+    missing: list[str] = []
+    bad: list[str] = []
+    notes: list[str] = []
+    by_status: dict[str, int] = {}
+    by_severity: dict[str, int] = {}
+    dollars: float | None = None
+    mark: str = ""
+
+
 class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is what a run did.
 
     `state` is running, done, stopped (it may be resumed) or died (nobody works on it though it is not over). `head` is
     where its ref is now. `seconds` go from its start to its last verdict, or to now while it runs; `usage` is the sum
-    over tasks. `mode` says whether it was made from tasks, a plan or a goal.
+    over tasks. `mode` says whether it was made from tasks, a plan or a goal. One that another program did is
+    `imported`, and its tasks are done, failed or unknown: whether they landed is not known.
     """
 
     id: str
@@ -80,6 +101,7 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
     plan: str = ""
     usage: dict[str, int] = {}
+    imported: Origin | None = None
 
 
 def summary(board: Board, run: Run, *, living: bool, branch: str | None = None, now: int = 0) -> Summary:

@@ -18,7 +18,13 @@ def past(store: Store) -> tuple[Past, ...]:
     found = []
     for lane in journal.lanes(store, limit=_LANES):
         result = lane.result
-        if result is None or result.state != "done" or lane.record.run in _OURS or result.cached_from:
+        if (
+            result is None
+            or result.state != "done"
+            or lane.record.run in _OURS
+            or result.cached_from
+            or lane.record.imported
+        ):
             continue
         tokens = result.tokens
         found.append(Past(
