@@ -140,6 +140,58 @@ def test_G7_a_shared_folder_of_the_lanes_user_has_trees_of_that_user(bench: Benc
     bench.delete(force=True)
 
 
+STORE_TRIES = """
+import os, sqlite3, subprocess, sys
+root, objects = sys.argv[1:]
+def did(what):
+    try:
+        return what()
+    except (OSError, sqlite3.Error, subprocess.SubprocessError):
+        return False
+def names(top):
+    return [os.path.join(place, one) for place, _, found in os.walk(top) for one in found]
+held = names(objects)
+tries = {
+    "sees the store": lambda: os.listdir(root) != [],
+    "reads the database": lambda: open(f"{root}/store.db", "rb").read(1) != b"",
+    "opens the database": lambda: sqlite3.connect(f"file:{root}/store.db?mode=rw", uri=True).execute("SELECT 1") and 1,
+    "makes a config": lambda: open(f"{root}/repo.git/config", "a").write("x") > 0,
+    "makes a hook": lambda: open(f"{root}/repo.git/hooks/update", "w").write("x") > 0,
+    "moves a ref": lambda: open(f"{root}/repo.git/refs/heads/main", "w").write("0" * 40) > 0,
+    "makes an object": lambda: open(f"{objects}/planted", "w").write("x") > 0,
+    "writes an object": lambda: open(held[0], "ab").write(b"x") > 0,
+    "opens an object up": lambda: os.chmod(held[0], 0o666) is None,
+    "removes an object": lambda: os.unlink(held[0]) is None,
+    "takes the lock": lambda: open(f"{root}/writer.lock", "ab").write(b"x") >= 0,
+}
+print([name for name, what in tries.items() if did(what)], bool(held))
+print(subprocess.run(["git", "log", "-1", "--format=%s"], capture_output=True, text=True).stdout.strip())
+"""
+
+
+@as_root
+@pytest.mark.parametrize("level", ["full", "files"])
+def test_A8_a_caged_lane_has_no_store_and_its_objects_are_read_only(bench: Bench, level: Level) -> None:
+    """A lane that could write the store could forge verdicts, remove objects and plant configuration."""
+    needed(level)
+    tree = bench.create()
+    root, objects = bench.store.layout.root, os.path.join(bench.store.layout.repo, "objects")
+    bench.store.close()  # so that all there is to write is on disk
+    for folder in (tree, *tree.parents, Path(root), Path(bench.store.layout.repo)):
+        folder.chmod(folder.stat().st_mode | 0o011)
+    give.open_objects(objects)
+    give.give(str(tree), UID)
+    where = cagekit.room(bench.folder, UID)._replace(workspace=str(tree), objects=objects)
+    before = {path: path.read_bytes() for path in Path(root).rglob("*") if path.is_file()}
+    seen = "/objects" if level == "full" else objects
+    done = caged(level, where, ["/usr/bin/python3", "-c", STORE_TRIES, root, seen])
+    assert done.stdout.splitlines() == ["[] True", "src/b.py"], done
+    assert {path: path.read_bytes() for path in Path(root).rglob("*") if path.is_file()} == before
+    bare = subprocess.run(["/usr/bin/python3", "-c", STORE_TRIES, root, objects], cwd=tree, env=git_env(),
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert bare.stdout.count("'") == 22, f"each try succeeds where nothing holds it: {bare.stdout}"
+
+
 # checks
 
 
