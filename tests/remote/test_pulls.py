@@ -170,20 +170,30 @@ FAULTS: list[tuple[tuple[int, dict[str, str], bytes], str]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kit, Forge]]:
+    """Gives a store and a forge of GitHub's kind for tests in which nothing may change."""
+    folder = tmp_path_factory.mktemp("still")
+    kit = Kit(str(folder / "store"))
+    kit.first(put("a.txt", lines()))
+    with github(folder, kit) as there:
+        yield kit, there
+    kit.close()
+
+
 @pytest.mark.parametrize(("fault", "reason"), FAULTS, ids=[f"{f[0]}-{r}" for f, r in FAULTS])
-def test_a_forge_that_refuses_is_a_typed_error(tmp_path: Path, kit: Kit, fault: Any, reason: str) -> None:
-    with forge(tmp_path / "forge", "github") as there:
-        remotes.add(kit.store, "origin", there.url, "a/b")
-        where = proposing.Where("github", via="api")
-        there.faults = [fault] * (5 if fault[0] == 307 else 1)
-        before, began = kit.store.last_op(), time.monotonic()
-        with pytest.raises(RemoteError) as caught:
-            open_pull(kit, "main", branch="topic", where=where, wait=1.0)
-        assert caught.value.details["reason"] == reason and time.monotonic() - began < 5
-        assert TOKEN not in repr((caught.value.message, caught.value.hint, caught.value.details))
-        assert kit.store.last_op() == before and not there.repo.joinpath("refs/heads/topic").exists()
-        if reason == "moved":
-            assert len(there.asked) == (4 if fault[0] == 307 else 1)  # nobody else was told the token
+def test_a_forge_that_refuses_is_a_typed_error(still: tuple[Kit, Forge], fault: Any, reason: str) -> None:
+    kit, there = still
+    there.faults, there.asked = [fault] * (5 if fault[0] == 307 else 1), []
+    before, began = kit.store.last_op(), time.monotonic()
+    with pytest.raises(RemoteError) as caught:
+        open_pull(kit, where=proposing.Where("github", via="api"), wait=1.0)
+    assert caught.value.details["reason"] == reason and time.monotonic() - began < 8
+    assert TOKEN not in repr((caught.value.message, caught.value.hint, caught.value.details))
+    assert kit.store.last_op() == before and not there.repo.joinpath("refs/heads/topic").exists()
+    if reason == "moved":
+        assert len(there.asked) == (4 if fault[0] == 307 else 1)  # nobody else was told the token
+    there.faults = []
 
 
 def test_a_forge_out_of_reach_and_an_unknown_one(tmp_path: Path, kit: Kit) -> None:
@@ -248,14 +258,16 @@ def test_addresses() -> None:
         ("https://forgejo.example.org/git/me/shop", "https://forgejo.example.org/git/api/v1", "me/shop"),
     ],
 )
-def test_where_the_api_is(kit: Kit, url: str, api: str, path: str) -> None:
+def test_where_the_api_is(still: tuple[Kit, Forge], url: str, api: str, path: str) -> None:
+    kit, _ = still
     found = forges.find(kit.repo, url, page=None, kind=None, wait=1)
     assert (found.api, found.site.path) == (api, path)
 
 
 @pytest.mark.parametrize(("url", "page"), [("/srv/x.git", None), ("x.git", "nonsense"), ("https://github.com/x", None),
                                            ("https://github.com/a/b/c", None)])  # fmt: skip
-def test_what_names_no_repository_is_refused(kit: Kit, url: str, page: str | None) -> None:
+def test_what_names_no_repository_is_refused(still: tuple[Kit, Forge], url: str, page: str | None) -> None:
+    kit, _ = still
     with pytest.raises(RopewalkError, match=r"which forge|OWNER/NAME") as caught:
         forges.find(kit.repo, url, page=page, kind=None, wait=1)
     assert caught.value.code == "E_INVALID" and "--page" in caught.value.hint
@@ -277,17 +289,14 @@ def test_as_a_command_with_a_remote_that_is_a_path(tmp_path: Path, kit: Kit) -> 
             f'[credential]\n\thelper = "!f() {{ echo username=me; echo password={TOKEN}; }}; f"\n'
         )
         env = {"HOME": str(home), "GIT_CONFIG_GLOBAL": str(home / ".gitconfig"), "GIT_CONFIG_NOSYSTEM": "1"}
-        assert rw(kit.root, "remote", "add", "origin", str(there.repo), **env)[0] == 0
-        assert rw(kit.root, "push", "origin", "main", **env)[0] == 0
         kit = Kit(kit.root)
+        remotes.push(kit.store, remotes.add(kit.store, "origin", str(there.repo), "a/b"), "main", None, "a/b")
         kit.change(put("new.txt", "n\n"))
         kit.close()
         code, made = rw(kit.root, "pr", "open", "main:topic", "--title=-dash", "--page", page, "--via", "api", **env)
         assert code == 0 and made["result"]["created"] and made["result"]["pull"]["title"] == "-dash", made
         code, seen = rw(kit.root, "pr", "status", "main:topic", "--page", page, "--human", "--json", **env)
         assert code == 0 and seen["result"]["pull"]["state"] == "open" and seen["result"]["current"], seen
-        code, none = rw(kit.root, "pr", "status", "other", "--page", page, **env)
-        assert (code, none["error"]["code"]) == (4, "E_NOT_FOUND")
 
 
 def test_the_page_shows_what_is_printed(tmp_path: Path, kit: Kit) -> None:
@@ -336,6 +345,7 @@ def through_gh(tmp_path: Path, there: Forge, monkeypatch: pytest.MonkeyPatch, sc
 
 
 @pytest.mark.compat
+@pytest.mark.slow
 def test_through_the_real_gh(tmp_path: Path, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("gh") is None:
         pytest.skip("gh is not installed (apt-get install gh)")
@@ -379,15 +389,15 @@ def test_through_the_real_gh(tmp_path: Path, kit: Kit, monkeypatch: pytest.Monke
     ],
 )
 def test_a_gh_that_fails_is_a_typed_error(
-    tmp_path: Path, kit: Kit, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
+    tmp_path: Path, still: tuple[Kit, Forge], monkeypatch: pytest.MonkeyPatch, script: str, reason: str
 ) -> None:
-    with github(tmp_path, kit) as there:
-        through_gh(tmp_path, there, monkeypatch, script)
-        began = time.monotonic()
-        with pytest.raises(RemoteError) as caught:
-            open_pull(kit, where=proposing.Where(page=PAGE), wait=1.0)
-        assert caught.value.details["reason"] == reason and time.monotonic() - began < 10
-        assert not there.pulls and not (there.repo / "refs/heads/topic").exists()
+    kit, there = still
+    through_gh(tmp_path, there, monkeypatch, script)
+    began = time.monotonic()
+    with pytest.raises(RemoteError) as caught:
+        open_pull(kit, where=proposing.Where(page=PAGE), wait=1.0)
+    assert caught.value.details["reason"] == reason and time.monotonic() - began < 10
+    assert not there.pulls and not (there.repo / "refs/heads/topic").exists()
 
 
 def test_where_nobody_is_logged_in_to_gh_the_credentials_of_git_do(
