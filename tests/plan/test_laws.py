@@ -17,7 +17,7 @@ from ropewalk.plan.packets import CLASSES, ROLES, Packet, parse, write
 from ropewalk.plan.plan import Module, Plan, read, writes
 from ropewalk.plan.schedule import Schedule, frame
 from ropewalk.plan.simulate import bound, perturbed, recommend, simulate
-from ropewalk.plan.task import Task
+from ropewalk.plan.task import Gate, Limits, Task
 
 from .plankit import chance_plan
 
@@ -221,7 +221,10 @@ PACKETS = st.builds(
     class_=st.sampled_from([*CLASSES, ""]), model=st.sampled_from(["sonnet", "haiku", "", "glm-4"]),
     owns=st.lists(GLOBS, max_size=3).map(tuple), modifies=LISTS, reads=st.lists(GLOBS, max_size=2).map(tuple),
     registries=LISTS, depends_on=st.lists(st.sampled_from(["a", "b", "c", "zz"]), max_size=3).map(tuple),
-    gate=WORDS, final_reply=WORDS, body=WORDS | st.just("## Contracts (frozen)\n### x\n" ),
+    gate=WORDS, final_reply=WORDS, module=st.sampled_from(["core", "", "a # b"]), effort=st.sampled_from(["high", ""]),
+    guard=st.booleans(), priority=st.integers(-5, 5), limits=st.builds(Limits, seconds=st.none() | st.just(5.0)),
+    reply=st.none() | st.dictionaries(WORDS, WORDS, max_size=3), reviewers=st.none() | st.just(Gate(1, 2)),
+    body=WORDS | st.just("## Contracts (frozen)\n### x\n" ),
 )  # fmt: skip
 
 

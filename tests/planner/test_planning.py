@@ -22,6 +22,7 @@ from planner.plannerkit import (
     task,
 )
 from ropewalk.core.errors import InvalidError, PlanningError
+from ropewalk.lane.cage.checks import CagedChecks
 from ropewalk.plan.asking import Goal
 from ropewalk.plan.decisions import Decision
 from ropewalk.plan.plan import Caps, Plan
@@ -247,3 +248,15 @@ def test_devflock_C6_a_check_of_a_plan_sees_a_checkout_of_its_own_and_no_secret(
     line = 'test -z "$SECRET_TOKEN" && test -s kept.txt && rm -rf shop && ! test -d shop'
     found = baseline.run(kit.store, tree, [line], str(tmp_path / "checks"), Bounds(20.0))
     assert found[line].kind == "passed" and "shop/cart/sum.py" in dict(baseline.files(kit.store, tree))
+
+
+@pytest.mark.skipif(not os.path.exists("/usr/bin/bwrap"), reason="bubblewrap is not installed")
+def test_devflock_C6_in_a_cage_it_reaches_nothing_but_its_checkout(kit: Kit, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o777)
+    tree = kit.store.objects.commit(kit.main()).tree
+    lines = [f"test -s Makefile && touch mine && ! touch {outside}/made 2> /dev/null && ! test -e {outside}",
+             "! python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 9), 2)' 2> /dev/null"]  # fmt: skip
+    found = baseline.run(kit.store, tree, lines, str(tmp_path / "checks"), Bounds(30.0), cage=CagedChecks())
+    assert [found[line].kind for line in lines] == ["passed", "passed"], found
+    assert not list(outside.iterdir())

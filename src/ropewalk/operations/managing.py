@@ -89,7 +89,7 @@ def _model(routes: Table, task: Task) -> str:
         return task.model
 
 
-def base(ctx: Context, rev: str | None) -> str:
+def base(ctx: Context, rev: str | None, mode: str = "") -> str:
     """Gives the commit that a plan is made for; `E_NOT_FOUND` when there is none."""
     from ropewalk.core.ids import short_ref
     from ropewalk.store import revisions
@@ -98,6 +98,10 @@ def base(ctx: Context, rev: str | None) -> str:
         return revisions.resolve(ctx.store, rev)
     branch = revisions.default_branch(ctx.store)
     found = ctx.store.ref(branch)
+    if found is None and mode == "idea":
+        from ropewalk.run.planner import baseline
+
+        return baseline.empty(ctx.store, "ropewalk/planner")
     if found is None:
         raise NotFoundError(f"there is no ref {short_ref(branch)!r}", hint="import or commit something first")
     return found
@@ -107,13 +111,15 @@ def base_of(ctx: Context, made: Document) -> str:
     """Gives the commit that a plan was made for, else the default branch's."""
     if made.base and ctx.store.objects.kind(made.base) == "commit":
         return made.base
-    return base(ctx, None)
+    return base(ctx, None, made.mode)
 
 
 def around(ctx: Context, base: str, req: Any) -> Surroundings:
     """Gives what a plan is held against, in the store."""
     import shutil
 
+    from ropewalk.lane.cage import levels
+    from ropewalk.operations import checking
     from ropewalk.run.planner import briefs, history
     from ropewalk.run.planner.baseline import Bounds
     from ropewalk.run.planner.planning import Surroundings
@@ -122,9 +128,12 @@ def around(ctx: Context, base: str, req: Any) -> Surroundings:
     search = ctx.env.get("PATH") or os.defpath
     policy = setup.policy_of(ctx.store)
     tree = ctx.store.objects.commit(base).tree
+    named = req.cage or str(ctx.settings["cage"].value or "")
+    level = next((one for one in levels.LEVELS if one == named), "full")
+    checks = None if req.no_base_checks else checking.caged(ctx, level)
     return Surroundings(
         lambda name: shutil.which(name, path=search) is not None, "" if req.no_base_checks else ctx.checks,
-        Bounds(req.check_seconds), None, briefs.decided(ctx.store, tree, policy),
+        Bounds(req.check_seconds), checks, briefs.decided(ctx.store, tree, policy),
         tuple(briefs.rules(policy).held.values()), history.past(ctx.store), history.price(),
     )  # fmt: skip
 

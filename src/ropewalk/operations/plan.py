@@ -110,7 +110,7 @@ def plan_draft(ctx: Context, req: PlanDraftRequest) -> PlanDraftResponse:
     from ropewalk.run.planner import planning
 
     goal = managing.goal(text, req.mode, req.workers, req.bounds, req.max_tasks)
-    base = managing.base(ctx, req.rev)
+    base = managing.base(ctx, req.rev, goal.mode)
     with Interrupts() as interrupts, managing.manager(ctx, req, base) as manager:
         done = planning.plan(
             ctx.store, base, goal, manager, managing.around(ctx, base, req), stop=interrupts.stopped.is_set,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from ropewalk.core import clock
-from ropewalk.core.ids import path_text
+from ropewalk.core.ids import EMPTY_TREE, path_text
 from ropewalk.plan import mapping
 from ropewalk.plan.mapping import Map
 from ropewalk.store import trees
@@ -32,6 +32,18 @@ class Bounds(NamedTuple):
     seconds: float = 60.0
     together: float = 600.0
     jobs: int = 0
+
+
+def empty(store: Store, actor: str) -> str:
+    """Gives a commit without files, for an idea that nothing is there of yet; no ref names it."""
+    from ropewalk.store import changes
+
+    store.objects.write_tree({})
+    made = changes.write_changeset(
+        store, agent=actor, message=b"Nothing yet\n", tree=EMPTY_TREE, parents=[], root=EMPTY_TREE, advance=None,
+        key=None, request=b"",
+    )  # fmt: skip
+    return made.changeset
 
 
 def files(store: Store, tree: str) -> list[tuple[str, int]]:

@@ -83,13 +83,18 @@ def _role_names() -> frozenset[str]:
     return frozenset(one.casefold() for one in packets.ROLES)
 
 
+def is_role(name: str) -> bool:
+    """Says whether there is a card for a role."""
+    return bool(name) and name.casefold() in _role_names()
+
+
 def brief(task: Task, told: Rules = Rules({}), decisions: Sequence[Decision] = ()) -> Prompt:
     """Gives what an agent is told of a task, and its hash; pure.
 
     A role that is none of the cards' stands for itself and has no card.
     """
     packet = packets.from_task(task)
-    if task.role.casefold() not in _role_names():
+    if task.role and not is_role(task.role):
         packet = packets.from_task(_without_role(task))
     governing = [one.governing for one in decisions if one.stands]
     return rolecards.compose(packet, rules=told.held, decisions=governing)

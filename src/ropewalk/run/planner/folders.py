@@ -109,15 +109,19 @@ def save(folder: str, made: Document, seen: Map | None = None, *, anew: bool = F
         raise InvalidError(
             f"there is a plan in {folder} already", hint="name another folder with --into", folder=folder
         )
+    # a new folder is there whole or not at all
+    place = folder if os.path.lexists(folder) else f"{folder.rstrip('/')}.{os.getpid()}.part"
     try:
-        os.makedirs(os.path.join(folder, document.FOLDER), exist_ok=True)
+        os.makedirs(os.path.join(place, document.FOLDER), exist_ok=True)
         for path, words in written.items():
-            put(os.path.join(folder, path), words.encode("utf-8", "surrogateescape"))
+            put(os.path.join(place, path), words.encode("utf-8", "surrogateescape"))
         if seen is not None:
-            put(os.path.join(folder, document.MAP), msgspec.json.format(msgspec.json.encode(seen)) + b"\n")
-        for path in markdown(os.path.join(folder, document.FOLDER), document.FOLDER):
+            put(os.path.join(place, document.MAP), msgspec.json.format(msgspec.json.encode(seen)) + b"\n")
+        for path in markdown(os.path.join(place, document.FOLDER), document.FOLDER):
             if path not in written:
-                os.unlink(os.path.join(folder, path))
+                os.unlink(os.path.join(place, path))
+        if place != folder:
+            os.rename(place, folder)
     except OSError as error:
         raise os_error(error, "write of the plan") from None
     return sorted(written)
