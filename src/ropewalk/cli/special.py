@@ -49,6 +49,8 @@ HEADINGS = {
     "tripwire": "What agents without a cage changed",
     "lanecare": "What lanes stand on",
     "run": "Runs",
+    "runs": "What became of runs",
+    "demo": "The demonstration",
     "plan": "Plans",
     "adr": "Standing decisions",
     "describe": "About ropewalk",
