@@ -81,7 +81,13 @@ def _main(words: list[str]) -> int:
 
         values, options = request(operation, leading + rest, read_input)
         context = make_context(options.store, options.agent)
-        if operation.name in ("run", "demo") and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        if sys.stdin.isatty() and sys.stderr.isatty():
+            context.asks = _asked
+        if (
+            operation.name in ("run", "runs resume", "demo")
+            and sys.stderr.isatty()
+            and os.environ.get("TERM", "dumb") != "dumb"
+        ):
             from ropewalk.cli.live import Live
 
             live = Live(sys.stderr)
@@ -105,6 +111,12 @@ def _main(words: list[str]) -> int:
         return show(envelope.answer(operation, context, values), options.output or output)
     finally:
         context.close()
+
+
+def _asked(question: str) -> bool:
+    """Asks the person at the terminal; what is no yes is a no."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _fail(name: str, error: RopewalkError, output: str) -> int:

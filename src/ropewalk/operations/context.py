@@ -47,6 +47,7 @@ class Context:
         self.env = dict(env or {})
         self._progress = progress
         self.watch: Callable[[dict[str, Any]], None] | None = None
+        self.asks: Callable[[str], bool] | None = None
         self.data_home = data_home
         self.state_home = state_home
         self.cache_home = cache_home
@@ -198,6 +199,10 @@ class Context:
         """Shows a line of progress, where there is somewhere to show it."""
         if self._progress is not None:
             self._progress(line)
+
+    def ask(self, question: str) -> bool | None:
+        """Asks the person at the terminal for a yes or a no; None where nobody is there to be asked."""
+        return None if self.asks is None else self.asks(question)
 
     def close(self) -> None:
         """Closes the board and the store, as far as they were opened."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -14,13 +14,13 @@ from ropewalk.core.errors import (
     BusyError,
     CageUnavailableError,
     HarnessError,
-    InvalidError,
     LoginError,
     LoginUncagedError,
     NotFoundError,
+    PlanningError,
     ProviderError,
+    StalledError,
 )
-from ropewalk.core.ids import check_ref, short_ref
 from ropewalk.operations import crew
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
@@ -30,8 +30,6 @@ from ropewalk.run.figures import Summary
 if TYPE_CHECKING:
     from ropewalk.board.base import Board
     from ropewalk.board.runs import Run
-    from ropewalk.plan.task import Task
-    from ropewalk.run.seeding import Asked
     from ropewalk.run.work.options import Options
     from ropewalk.store.store import Store
 
@@ -44,11 +42,19 @@ JOBS, SECONDS, CHECK_SECONDS, ATTEMPTS, HEIRS = 4, 3600.0, 1800.0, 3, 2
 class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Takes what is to be done, who does it, and where it lands."""
 
+    goal: Annotated[str, Meta(max_length=1_000_000, description="what is to be done; a manager plans it")] = ""
+    plan: Annotated[str, Meta(min_length=1, max_length=4096, description="a plan's folder, see `rw plan`")] | None = (
+        None
+    )
     tasks: (
         Annotated[str, Meta(min_length=1, description="a task file: JSON, JSON lines, TOML or Markdown by its name")]
         | None
     ) = None
     jobs: Annotated[int, Meta(ge=1, le=256, description="how many agents at once")] | None = None
+    yes: Annotated[bool, Meta(description="ask nothing: start the plan as it comes")] = False
+    manager: Annotated[str, Meta(max_length=4096, description="who plans; without it --harness")] | None = None
+    direct: Annotated[bool, Meta(description="the manager is a model at the gateway, without an agent program")] = False
+    mode: Annotated[str, Meta(max_length=20, description="workers, auto or idea; without it by --jobs")] = ""
     harness: crew.Harness | None = None
     command: crew.Command | None = None
     cage: crew.Cage | None = None
@@ -83,18 +89,20 @@ class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     "run",
     request=RunRequest,
     response=Summary,
-    summary="Run tasks by agents at once, each in its own workspace, and land what passes",
-    errors=(*ON_A_BOARD, *LANES, BusyError),
+    summary="Run a goal, a plan or tasks by agents at once, each in its own workspace, and land what passes",
+    errors=(*ON_A_BOARD, *LANES, BusyError, PlanningError, StalledError),
     writes=True,
     store=False,
-    command=Command(),
+    command=Command(positional=("goal?",)),
 )
 def run(ctx: Context, req: RunRequest) -> Summary:
     """Runs; exit code 10 when a task did not land, 3 when only conflicts were left, 130 when the run was stopped."""
+    from ropewalk.operations.asked import gather
     from ropewalk.run import seeding
 
+    _make_store(ctx, req.board)
     board, store = _at(ctx, req.board)
-    asked = _asked(ctx, store, req)
+    asked = gather(ctx, board, store, req)
     crew.check(ctx, _crew_of(ctx, asked.options)["staff"], asked.tasks)  # before anything is written
     made = seeding.seed(board, store, asked, ctx.agent, ctx.progress)
     return _drive(ctx, board, store, made)
@@ -125,57 +133,36 @@ class RunsResumeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 def runs_resume(ctx: Context, req: RunsResumeRequest) -> Summary:
     """Goes on: nothing that is done is done again; exit codes as for `run`."""
     from ropewalk.board import runs
+    from ropewalk.operations.asked import changed
 
     board, store = _at(ctx, req.board)
     found = runs.need(board, req.id)
-    changed = {"jobs": req.jobs, "harness": req.harness, "command": req.command, "pass_env": req.pass_env or None}
-    if req.command is not None and req.harness is None:
-        changed["harness"] = "command"
-    options = found.options | {name: value for name, value in changed.items() if value is not None}
+    options = changed(
+        found.options, jobs=req.jobs, harness=req.harness, command=req.command, pass_env=list(req.pass_env)
+    )
     _crew_of(ctx, options)
     found = runs.set_stopped(board, found.id, "", ctx.agent)
     return _drive(ctx, board, store, msgspec.structs.replace(found, options=options))
+
+
+def _make_store(ctx: Context, named: str | None) -> None:
+    """Makes the store beside the repository that one is in, where there is none yet and no board is named."""
+    from ropewalk.operations.care import InitRequest, init
+    from ropewalk.store import layout
+
+    if named is not None or ctx.named_root is not None or layout.git_common_dir(ctx.cwd) is None:
+        return
+    try:
+        ctx.board(None)
+    except NotFoundError:
+        made = init(ctx, InitRequest())
+        ctx.progress(f"made a store beside the repository: {made.name}, in its .git folder")
 
 
 def _at(ctx: Context, named: str | None) -> tuple[Board, Store]:
     board = ctx.board(named)
     board.refresh()
     return board, ctx.store_for(board)
-
-
-def _asked(ctx: Context, store: Store, req: RunRequest) -> Asked:
-    """Gives what a request makes a run of."""
-    from ropewalk.plan import taskfile
-    from ropewalk.run.seeding import Asked
-    from ropewalk.store import revisions
-
-    if req.tasks is None:
-        raise InvalidError("what is to be done?", hint="give a goal, --plan FILE or --tasks FILE")
-    with ctx.read_file(req.tasks) as file:
-        todo = taskfile.parse(file.read(), req.tasks, req.check or "")
-    harness = req.harness or ("command" if req.command is not None else "scripted")
-    without = [task for task in todo if "```script" not in task.description]
-    if req.harness is None and req.command is None and without and (req.model or any(map(crew.is_routed, todo))):
-        harness = crew.ROUTE
-    _check_scripts(harness, todo)
-    onto = check_ref(req.onto) if req.onto is not None else None
-    if onto is not None and not onto.startswith("refs/heads/"):
-        raise InvalidError(f"a run lands on a branch, and {req.onto!r} is none", ref=req.onto)
-    branch = onto or revisions.default_branch(store)
-    base = store.ref(branch)
-    if base is None:
-        raise NotFoundError(f"there is no ref {short_ref(branch)!r}", hint="import or commit something first")
-    options: dict[str, Any] = {
-        "harness": harness, "command": req.command, "cage": req.cage, "model": req.model, "effort": req.effort,
-        "jobs": req.jobs or min(JOBS, len(todo)), "seconds": req.seconds, "check_seconds": req.check_seconds,
-        "attempts": req.attempts, "heirs": req.heirs, "pass_env": list(req.pass_env), "replay": req.replay_results,
-        "sample": req.sample, "tape": crew.tape(ctx, req.record, req.replay), "budget": req.budget,
-        "max_tokens": req.max_tokens,
-    }  # fmt: skip
-    return Asked(
-        "", todo, base, onto=short_ref(onto) if onto is not None else None, check=req.check or "",
-        options={name: value for name, value in options.items() if value not in (None, "", []) and value is not False},
-    )  # fmt: skip
 
 
 def _crew_of(ctx: Context, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,21 +208,6 @@ def _options(ctx: Context, board: Board, made: Run, stop: Any) -> Options:
         another=None if isinstance(board, LocalBoard) else another(ctx), landing=landing_for(board),
         replay=bool(given.get("replay")), sample=int(given.get("sample", 0)), **_crew_of(ctx, given),
     )  # fmt: skip
-
-
-def _check_scripts(harness: str, todo: Sequence[Task]) -> None:
-    """Raises for a task whose script nobody would follow, and for one that the scripted agent could not do."""
-    scripted = [task.id for task in todo if "```script" in task.description]
-    if harness == "scripted":
-        without = [task.id for task in todo if task.id not in set(scripted)]
-        if without:
-            raise InvalidError(
-                f"{without[0]} has no script for the scripted agent",
-                hint="name an agent program with --command, or give each task a script",
-                tasks=without[:100],
-            )
-    elif scripted:
-        raise InvalidError(f"{scripted[0]} has a script, which only the scripted agent follows", tasks=scripted[:100])
 
 
 def watcher(ctx: Context) -> Callable[[dict[str, Any]], None]:

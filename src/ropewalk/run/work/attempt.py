@@ -25,7 +25,6 @@ from ropewalk.core.errors import (
     FencedError,
     RopewalkError,
     UnsupportedError,
-    os_error,
 )
 from ropewalk.lane import collect, journal
 from ropewalk.lane.adapter import Event
@@ -38,7 +37,7 @@ from ropewalk.run.limits import Spent
 from ropewalk.run.staff import Pick
 from ropewalk.run.turn import Before, Turn
 from ropewalk.run.work import evidence, progress, prompt, replay
-from ropewalk.run.work.bench import Bench, Dead, Ending, Lost, Stopped, Unstartable
+from ropewalk.run.work.bench import Bench, Dead, Ending, Lost, Stopped, Unstartable, words_of
 from ropewalk.run.work.landing import Change, Result
 from ropewalk.run.work.lease import Lease
 from ropewalk.run.work.leftovers import drop
@@ -112,7 +111,7 @@ class Attempt:
                 ending = self._die(Dead(1, f"{error.code} {error.message}"))
             except OSError as error:
                 # what the agent did to our files, or another process to folders that both use, ends this attempt alone
-                ending = self._die(Dead(1, _words_of(error)))
+                ending = self._die(Dead(1, words_of(error)))
         finally:
             bench.heart.drop(self.lease)
             self._tidy()
@@ -127,7 +126,7 @@ class Attempt:
             self.bench.places.make(self.attempt)
             head = self.bench.landing.head(self.board, self.store, self.task.target)
             with self.lease.still() as held:
-                base = claim_base(held) or head
+                base = held.base or head
             ref = self.bench.landing.ref(self.task.target)
             asked = checkout.Asked(
                 self.attempt, self.actor, base, ref, self.bench.places.workspace(self.attempt),
@@ -164,7 +163,8 @@ class Attempt:
 
     def _turns(self) -> Ending:
         limit = self.task.limits.attempts or self.options.attempts
-        text = prompt.of_task(self.spec) if self._left is None else self._left.text
+        task = prompt.whole(self.store, self._tree, self.spec)
+        text = task if self._left is None else self._left.text
         report = None if self._left is None else self._left.report
         asks = self._left is not None or not (self.options.replay and self._patiently(lambda: self._replayed(text)))
         result: Result | None = None
@@ -198,13 +198,13 @@ class Attempt:
                 report = self._patiently(self._rebase)
                 self._tell("conflict", paths=[f["path"] for f in (report or {}).get("files", [])], turn=self.conflicts)
                 if report is not None:
-                    text = prompt.after_conflict(report, self.spec)
+                    text = prompt.after_conflict(report, task)
                 asks = report is not None  # what fits by now needs nobody's word
                 continue
             if self._merits >= limit or self._replies > 1:
                 return self._fail(result)
             self._merits += 1
-            text = self._next_prompt(result, self._merits, limit)
+            text = self._next_prompt(result, task, self._merits, limit)
             report = self._patiently(self._rebase)
             if report is not None:
                 text = f"{prompt.conflict_words(report)}\n\n{text}"
@@ -240,12 +240,12 @@ class Attempt:
             return collect.check_reply(text, self.task.reply)[0]
         return collect.fields_of(text)
 
-    def _next_prompt(self, result: Result, turn: int, of: int) -> str:
+    def _next_prompt(self, result: Result, task: str, turn: int, of: int) -> str:
         if result.how == "refused":
-            return prompt.after_refusal(result.words, self.spec, turn, of)
+            return prompt.after_refusal(result.words, task, turn, of)
         if result.how == "unchanged":
-            return prompt.after_nothing(result.rc, result.words, self.spec, turn, of)
-        return prompt.after_failure(result.rc, result.words, self.spec, turn, of)
+            return prompt.after_nothing(result.rc, result.words, task, turn, of)
+        return prompt.after_failure(result.rc, result.words, task, turn, of)
 
     def _dispatch(self, text: str, report: dict[str, Any] | None) -> limits.Name | None:
         """Runs one turn of the agent; raises unless it came to an end that says something.
@@ -524,7 +524,7 @@ class Attempt:
         except RopewalkError as error:
             self._tell("workspace_kept", reason=f"{error.code} {error.message}")
         except OSError as error:
-            self._tell("workspace_kept", reason=_words_of(error))
+            self._tell("workspace_kept", reason=words_of(error))
         self.store.warnings.clear()
 
     # small things
@@ -586,15 +586,3 @@ class Attempt:
             kind, task=self.task.id, att=self.attempt, worker=self.options.worker, model=self.pick.model,
             harness=self.pick.adapter.name, **facts,
         )  # fmt: skip
-
-
-def _words_of(error: OSError) -> str:
-    typed = os_error(error, "the attempt")
-    return f"{typed.code} {typed.message}" + (f" ({os.path.basename(str(error.filename))})" if error.filename else "")
-
-
-def claim_base(held: Held) -> str:
-    """Gives the commit that a claim names as its base; empty where it names none."""
-    from ropewalk.board import wire
-
-    return wire.fields(held.words).get("base")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ropewalk.board.base import Board
 from ropewalk.board.claim import Held
+from ropewalk.core.errors import os_error
 from ropewalk.run.work.landing import Landing
 from ropewalk.run.work.lease import Heart
 from ropewalk.run.work.leftovers import Places
@@ -55,3 +57,9 @@ class Dead(Exception):
 
 class Unstartable(Exception):
     """The attempt could not even begin, so that it does not count as one."""
+
+
+def words_of(error: OSError) -> str:
+    """Gives what went wrong below an attempt, in words that name the file."""
+    typed = os_error(error, "the attempt")
+    return f"{typed.code} {typed.message}" + (f" ({os.path.basename(str(error.filename))})" if error.filename else "")
