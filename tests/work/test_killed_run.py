@@ -31,11 +31,11 @@ from storekit import stock
 pytestmark = pytest.mark.crash
 
 FULL = bool(os.environ.get("RWTEST_FULL"))
-RUNS = int(os.environ.get("RWTEST_KILLED_RUNS", "25" if FULL else "1"))
+RUNS = int(os.environ.get("RWTEST_KILLED_RUNS", "32" if FULL else "1"))
 MOMENTS = int(os.environ.get("RWTEST_KILLED_MOMENTS", "8" if FULL else "4"))
 SEED = int(os.environ.get("RWTEST_SWEEP_SEED", "1"))
 TASKS, JOBS = 20, 4
-EVENTS = 2 * 9 * TASKS // MOMENTS
+EVENTS = 3 * 9 * TASKS // (2 * MOMENTS)
 """Is how many events of the worker's pass between two moments at most; a task without trouble has nine."""
 
 VICTIMS = ("worker", "worker", "group", "gateway", "shim", "agent")

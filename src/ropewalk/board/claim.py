@@ -38,11 +38,6 @@ class Held(NamedTuple):
     life: int
 
     @property
-    def base(self) -> str:
-        """Gives the commit that the claim names as its base; empty where it names none."""
-        return wire.fields(self.words).get("base")
-
-    @property
     def harness(self) -> str:
         """Gives the harness that the claim names."""
         return wire.fields(self.words).get("harness")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -31,7 +29,7 @@ from ropewalk.gateway.budget import Cap
 from ropewalk.gateway.prices import NOTHING
 from ropewalk.gateway.settings import Lane as Admitted
 from ropewalk.gateway.settings import Tape, Upstream
-from ropewalk.lane import door, journal, supervisor
+from ropewalk.lane import door, journal, supervisor, versions
 from ropewalk.lane.adapter import Adapter, Event, McpServer
 from ropewalk.lane.cage import give, levels, selftest, watch
 from ropewalk.lane.cage import room as rooms
@@ -51,7 +49,6 @@ from ropewalk.store.store import Store
 if TYPE_CHECKING:
     from ropewalk.lane.door_server import Door
 
-_VERSION_SECONDS = 30.0
 _FINISH_TRIES = 5
 _STOP, _STOP_SECONDS = "stop", 20.0
 _REVIVE_SECONDS = 1.0
@@ -115,8 +112,10 @@ class Wish(NamedTuple):
 
     def endpoints(self) -> list[str]:
         """Gives the endpoints that it may use, in order; none for one that a cassette answers."""
-        return [] if self.is_played else endpoints.fitting(
-            self.upstreams, self.adapter.wires, self.named, self.adapter.name
+        return (
+            []
+            if self.is_played
+            else endpoints.fitting(self.upstreams, self.adapter.wires, self.named, self.adapter.name)
         )
 
 
@@ -133,35 +132,12 @@ class Outcome(NamedTuple):
     result: Result
 
 
-@lru_cache(maxsize=64)
-def _version_of(path: str, stamp: tuple[int, int]) -> str:
-    env = {"PATH": f"{os.path.dirname(path)}:{os.defpath}", "HOME": "/nonexistent"}
-    try:
-        done = subprocess.run(
-            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_VERSION_SECONDS, env=env
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return (done.stdout + done.stderr).decode("utf-8", "replace")[:2000]
-
-
-def version(adapter: Adapter, search: str) -> str:
-    """Gives the version of an installed program; empty when it can't be told."""
-    import shutil
-
-    path = shutil.which(adapter.program, path=search) if adapter.program else None
-    if path is None or adapter.program == sys.executable:
-        return ""
-    found = os.stat(os.path.realpath(path))
-    return adapter.version(_version_of(os.path.realpath(path), (found.st_size, found.st_mtime_ns)))
-
-
 def key(wish: Wish) -> tuple[str, Ingredients]:
     """Gives the key of a wish's result and what went into it."""
     fit, adapter = wish.endpoints(), wish.adapter
+    own = "" if adapter.name == "command" else versions.installed(adapter, wish.search)
     what = Ingredients(
-        adapter.name, "/".join(adapter.tested), "" if adapter.name == "command" else version(adapter, wish.search),
-        wish.model, wish.upstreams[fit[0]].url if fit else "", wish.effort, wish.prompt, wish.base, wish.level,
+        adapter.name, "/".join(adapter.tested), own, wish.model, wish.upstreams[fit[0]].url if fit else "", wish.effort, wish.prompt, wish.base, wish.level,
         wish.network, schema=wish.schema, check=wish.check, environment=wish.environment,
         tools=(*(one.name for one in wish.servers), *(wish.door.names if wish.door else ())), sample=wish.sample,
         options=(repr(wish.limits.turns), msgspec.json.encode(wish.script).decode() if wish.script is not None else ""),
@@ -433,6 +409,8 @@ def stop(store: Store, lane: str) -> Result:
 
 
 def _ask_to_stop(folder: str) -> None:
+    if not folder:
+        return
     try:
         with open(os.path.join(folder, _STOP), "wb"):
             pass
@@ -443,6 +421,9 @@ def _ask_to_stop(folder: str) -> None:
 @contextmanager
 def alone(folder: str) -> Iterator[bool]:
     """Says whether nobody else attends to a lane; nobody else will while this lasts."""
+    if not folder:
+        yield True  # no process of ours does it: a person, or another program
+        return
     try:
         fd = os.open(os.path.join(folder, "attended"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
