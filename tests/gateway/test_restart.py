@@ -20,7 +20,7 @@ from tests.gateway.kit import KEY, PATHS, TOKEN, Answer, Gateway, body, gateway,
 from ropewalk.gateway import host, ledger, settings
 from ropewalk.gateway.budget import Cap
 from ropewalk.gateway.ledger import Entry, Ledger, Open
-from ropewalk.gateway.process import read_address
+from ropewalk.gateway.process import TAKEN, read_address
 from ropewalk.gateway.settings import Lane, Upstream
 from ropewalk.gateway.tokens import Tokens
 from ropewalk.testing.model_server import ModelServer
@@ -149,7 +149,7 @@ def test_one_gateway_a_folder_and_ensure_finds_it(tmp_path: Path, server: ModelS
     try:
         assert len(set(found)) == 1
         done = subprocess.run([sys.executable, "-m", "ropewalk.gateway.process", str(folder)], capture_output=True)
-        assert done.returncode == 1 and read_address(str(folder)) == found[0]
+        assert done.returncode == TAKEN and read_address(str(folder)) == found[0]
     finally:
         os.kill(found[0].pid, signal.SIGTERM)
     until(lambda: read_address(str(folder)) is None)

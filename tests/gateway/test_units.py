@@ -12,7 +12,7 @@ import pytest
 
 from ropewalk.gateway import answers, budget, rewrite
 from ropewalk.gateway.budget import Budget, Cap, Expected, Refused
-from ropewalk.gateway.prices import Cost, Price
+from ropewalk.gateway.prices import NOTHING, Cost, Price
 from ropewalk.gateway.tokens import Tokens
 from ropewalk.gateway.traffic import Account, Full
 from ropewalk.gateway.usage import UsageReader
@@ -222,5 +222,6 @@ def test_what_is_likely_comes_from_the_lanes_last_answers() -> None:
 
 def test_a_cost_that_is_not_known_is_never_nothing() -> None:
     assert Cost(1.0) + Cost(None, "*") == Cost(1.0, "*")
+    assert NOTHING + Cost(None, "*") == Cost(None, "*") + NOTHING == Cost(None, "*")
     assert Cost(None, "*") + Cost(None, "*") == Cost(None, "*")
     assert Cost(1.0, "≈") + Cost(1.0) == Cost(2.0, "≈")

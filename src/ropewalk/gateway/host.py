@@ -39,7 +39,7 @@ def ensure(folder: str) -> Address:
         found = process.read_address(folder)
         if found is not None:
             return found
-        if child.poll() not in (None, 1):  # 1: another was faster
+        if child.poll() not in (None, process.TAKEN):
             break
         time.sleep(0.02)
     raise ProviderError("the gateway did not start", hint=f"see {folder}/gateway.log", folder=folder)

@@ -65,7 +65,9 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=False):
     mark: Mark = ""
 
     def __add__(self, other: Cost) -> Cost:
-        """Gives the sum; what has no price stays marked."""
+        """Gives the sum; what has no price stays marked, and makes no 0 of itself beside what cost nothing."""
+        if NOTHING in (self, other):
+            return other if self == NOTHING else self
         known = [one.dollars for one in (self, other) if one.dollars is not None]
         marks = {self.mark, other.mark} | ({"*"} if None in (self.dollars, other.dollars) else set())
         mark: Mark = "*" if "*" in marks else "≈" if "≈" in marks else ""

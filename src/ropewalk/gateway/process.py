@@ -6,8 +6,12 @@ import fcntl
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    import socket
 
 SOCKET = os.path.join("door", "gateway.sock")
 """Is the socket in a gateway's folder; a cage binds what is around it, because a bound socket dies with its maker."""
@@ -15,6 +19,9 @@ SOCKET = os.path.join("door", "gateway.sock")
 ADDRESS = "address.json"
 DRAIN_SECONDS = 30.0
 """Is how long a gateway that is told to end lets answers go on; what is longer is cut, and charged as estimated."""
+
+TAKEN = 3
+"""Is how one ends where another gateway of its folder runs; a fault of ours has another code."""
 
 _LOCK_SECONDS = 1.0
 
@@ -67,6 +74,19 @@ async def _locked(lock: int) -> bool:
         await asyncio.sleep(0.02)
 
 
+def _bound(path: str) -> socket.socket:
+    """Gives a socket at a path, which may be longer than a socket's own address."""
+    import socket
+
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made.bind(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
+        return made
+    finally:
+        os.close(folder)
+
+
 def _log() -> None:
     """Has what went wrong written in a line: a traceback shows what requests hold."""
     import logging
@@ -85,7 +105,7 @@ def _log() -> None:
 
 
 async def serve(folder: str, port: int = 0) -> int:
-    """Serves until SIGTERM or SIGINT; gives 1 when another gateway of the folder runs.
+    """Serves until SIGTERM or SIGINT; gives `TAKEN` when another gateway of the folder runs.
 
     Without a port it takes the one that the gateway before it had, because lanes that no mount holds were told that.
     """
@@ -99,7 +119,7 @@ async def serve(folder: str, port: int = 0) -> int:
     lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not await _locked(lock):
         os.close(lock)
-        return 1
+        return TAKEN
     path = os.path.join(folder, SOCKET)
     former = _address(folder)
     for stale in (path, os.path.join(folder, ADDRESS)):  # the address of one that died must not be taken for ours
@@ -109,7 +129,7 @@ async def serve(folder: str, port: int = 0) -> int:
     runner = web.AppRunner(Proxy(folder).application(), handler_cancellation=True, access_log=None,
                            read_bufsize=1 << 20, shutdown_timeout=DRAIN_SECONDS)  # fmt: skip
     await runner.setup()
-    await web.UnixSite(runner, path).start()
+    await web.SockSite(runner, _bound(path)).start()
     os.chmod(path, 0o666)  # whoever is let into the folder may speak; a token says who it is
     site = web.TCPSite(runner, "127.0.0.1", port or (former.port if former is not None else 0))
     try:
