@@ -159,7 +159,9 @@ class Supervised:
                 return result
             if stop() and self._asked_to_end is None:
                 self.end(Judgement("cancelled", "it was stopped", end=True))
-            until_one_ended([self.pid], pause) if self.pid else time.sleep(pause)
+            pid = self.pid
+            if not pid or (until_one_ended([pid], pause) and is_alive(self.folder)):
+                time.sleep(pause)  # its shim can't be seen from here, as from another container
 
     def _take(self) -> None:
         """Reads what is new on standard output."""
