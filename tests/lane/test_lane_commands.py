@@ -187,6 +187,7 @@ def test_sweeping_takes_what_holds_no_work_and_nothing_else(kit: Kit) -> None:
     assert gone["lane"] == "lane/landed/1"
     with tarfile.open(gone["archive"]) as packed:
         assert {"stdout", "exit.json", "launch.json"} <= set(packed.getnames())
+    assert kit.rw("lane", "archive", "landed")["archive"] == gone["archive"]
     left = {one["lane"].split("/")[1] for one in kit.rw("sweep")["lanes"]}
     assert left == {"works", "ignores", "runs"}
     kit.rw("lane", "stop", "runs")
@@ -251,3 +252,24 @@ def _commands() -> list[tuple[int, str]]:
         except OSError:
             continue
     return found
+
+
+def test_a_session_of_a_persons_is_ended_by_its_own_command_alone(kit: Kit) -> None:
+    """There is no process and no folder of ours: nothing is looked for, and nothing made, where the command is run."""
+    kit.rw("chip", "open", "mine", "mend it")
+    for name in ("stdout", "stderr"):
+        (kit.folder / name).write_text("not the lane's\n")
+    before = sorted(path.name for path in kit.folder.iterdir())
+    assert kit.rw("chip", "open", "mine", "again", exit=6)["code"] == "E_BUSY"
+    assert "attended" not in kit.rw("lane", "show", "mine")
+    assert kit.rw("lane", "logs", "mine", exit=4)["code"] == "E_NOT_FOUND"
+    assert "rw chip close" in kit.rw("lane", "stop", "mine", exit=2)["hint"]
+    assert "rw chip close" in kit.rw("lane", "steer", "mine", "x", exit=2)["hint"]
+    assert [one["state"] for one in kit.rw("chip", "list")["chips"]] == ["running"]
+    assert sorted(path.name for path in kit.folder.iterdir()) == before
+    kit.rw("chip", "close", "mine")
+    assert kit.rw("chip", "open", "mine", "once more")["lane"] == "chip/mine/2"
+    kit.rw("chip", "close", "mine")
+    swept = subprocess.run([sys.executable, "-m", "ropewalk.cli.main", "sweep", "--reclaim", "--human", "--store",
+                            kit.root], cwd=kit.folder, env=kit.env, capture_output=True, timeout=120)  # fmt: skip
+    assert swept.returncode == 0 and b"(removed; it had no files)" in swept.stdout, swept.stderr.decode()

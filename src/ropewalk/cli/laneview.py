@@ -114,7 +114,7 @@ def _probed(result: dict[str, Any]) -> list[str]:
 def _swept(result: dict[str, Any]) -> list[str]:
     lines = []
     for one in result["lanes"]:
-        gone = f" (removed; {one['archive']})" if one.get("removed") else ""
+        gone = f" (removed; {one.get('archive', 'it had no files')})" if one.get("removed") else ""
         lines.append(f"{one['verdict']:<17} {one['lane']:<28} {one['bytes'] >> 10:>8} KiB  {one['why']}{gone}")
     counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(result["totals"].items()))
     return [*lines, f"{counts or 'nothing is left'}; {result['bytes'] >> 10} KiB given back"]

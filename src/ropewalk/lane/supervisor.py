@@ -323,7 +323,9 @@ class Supervised:
 
 
 def is_alive(folder: str) -> bool:
-    """Says whether a lane's shim lives, by its lock."""
+    """Says whether a lane's shim lives, by its lock; a lane without a folder has none."""
+    if not folder:
+        return False
     try:
         fd = os.open(os.path.join(folder, "alive"), os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -382,6 +384,8 @@ def ask(folder: str, what: dict[str, Any], seconds: float = 10.0) -> dict[str, A
 
 def end(folder: str, grace: float = 2.0) -> None:
     """Ends a lane with everything in it: a word, then a kill; what is caged dies with its cage."""
+    if not folder:
+        return
     ask(folder, {"do": "signal", "signal": int(signal.SIGTERM)})
     until = clock.monotonic() + grace
     while is_alive(folder) and clock.monotonic() < until:

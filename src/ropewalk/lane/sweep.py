@@ -113,11 +113,14 @@ def reclaim(store: Store, lane: Lane, found: Found, actor: str, places: Places) 
 
 
 def archive(lane: Lane, folder: str) -> str | None:
-    """Packs a lane's streams and records, without its home, and gives the file; None where nothing is left to pack."""
+    """Packs a lane's streams and records, without its home, and gives the file; None where there is nothing of it.
+
+    One whose files are gone was packed before that.
+    """
     record = lane.record
-    if not os.path.isdir(record.folder):
-        return None
     path = os.path.join(folder, record.lane.replace("/", "--") + ".tar.gz")
+    if not os.path.isdir(record.folder):
+        return path if os.path.isfile(path) else None
     part = f"{path}.{os.getpid()}"
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)

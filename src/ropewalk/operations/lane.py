@@ -260,6 +260,9 @@ def lane_logs(ctx: Context, req: LaneLogsRequest) -> LaneLogsResponse:
     from ropewalk.lane import journal, supervisor
 
     found = need(ctx, req.lane)
+    if not found.record.folder:
+        where = f"runs/{found.record.run}/source in the store" if found.record.imported else "its program has them"
+        raise NotFoundError(f"there are no streams of {found.record.lane}", hint=where, lane=found.record.lane)
     path = os.path.join(found.record.folder, "stderr" if req.errors else "stdout")
     lines, at = _last_lines(path, req.lines)
     if req.follow:
@@ -501,6 +504,8 @@ def _running(ctx: Context, name: str) -> Any:
     found = need(ctx, name)
     if found.result is not None:
         raise InvalidError(f"the lane {found.record.lane} has ended: {found.state}", lane=found.record.lane)
+    if not found.record.folder:
+        raise InvalidError(f"{found.record.lane} is a session that a person drives", hint="`rw chip close` ends it")
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from ropewalk.core.errors import HarnessError, InvalidError, NotFoundError
+from ropewalk.core.errors import BusyError, HarnessError, InvalidError, NotFoundError
 from ropewalk.operations import crew
 from ropewalk.operations.context import Context
 from ropewalk.operations.lane import archives
@@ -398,6 +398,9 @@ def chip_open(ctx: Context, req: ChipOpenRequest) -> Chip:
     from ropewalk.lane import journal
     from ropewalk.operations.workspace import WsCreateRequest, ws_create
 
+    made = ws_create(ctx, WsCreateRequest(req.name, onto=req.onto))
+    if any(one.record.task == req.name and one.result is None for one in _chips(ctx)):
+        raise BusyError(f"the session {req.name!r} is open", hint="`rw chip close` ends it; `rw chip list` shows it")
     made = ws_create(ctx, WsCreateRequest(req.name, onto=req.onto))
     store = ctx.store
     number = sum(one.record.task == req.name for one in journal.lanes(store, CHIP, limit=100_000)) + 1
