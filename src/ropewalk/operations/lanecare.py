@@ -398,11 +398,10 @@ def chip_open(ctx: Context, req: ChipOpenRequest) -> Chip:
     from ropewalk.lane import journal
     from ropewalk.operations.workspace import WsCreateRequest, ws_create
 
-    made = ws_create(ctx, WsCreateRequest(req.name, onto=req.onto))
+    store = ctx.store
     if any(one.record.task == req.name and one.result is None for one in _chips(ctx)):
         raise BusyError(f"the session {req.name!r} is open", hint="`rw chip close` ends it; `rw chip list` shows it")
     made = ws_create(ctx, WsCreateRequest(req.name, onto=req.onto))
-    store = ctx.store
     number = sum(one.record.task == req.name for one in journal.lanes(store, CHIP, limit=100_000)) + 1
     lane = f"{CHIP}/{req.name}/{number}"
     record = journal.opened(lane, CHIP, req.name, ctx.agent, req.text, made.path, store.objects.commit(made.base).tree)
