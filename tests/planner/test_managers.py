@@ -64,7 +64,7 @@ class Turns:
         return self.inner.ask(prompt)
 
 
-@pytest.mark.parametrize("wire", list(MODELS))
+@pytest.mark.parametrize("wire", ["anthropic", *(pytest.param(w, marks=pytest.mark.slow) for w in list(MODELS)[1:])])
 def test_a_broken_plan_and_a_mended_one_in_each_format(
     kit: Kit, tmp_path: Path, server: ModelServer, gateway: str, wire: Wire
 ) -> None:
