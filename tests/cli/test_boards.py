@@ -217,3 +217,22 @@ def test_R21_bad_input_is_one_typed_line_and_nothing_changes(shop: Any, tmp_path
         assert "\n" not in error["message"] or error["code"] == "E_REMOTE", (words, error)
         assert words[1:2] != ["add"] or code == 2
     assert rw.ok("op", "log", "-n", "1")["ops"][0]["op"] == log and not (tmp_path / "pwned").exists()
+
+
+def test_instruments_and_upkeep_are_told_to_people_in_sentences(shop: Any, tmp_path: Path) -> None:
+    rw = shop
+    attempt = rw.ok("claim", "one")["attempt"]
+
+    def said(*words: str) -> str:
+        return str(rw.run("--human", *words).stdout.decode())
+
+    story = said("board", "debug", "one")
+    assert story.startswith(f"one: claimed ({attempt})\n") and f"  {attempt}\n" in story and "  spec  " in story
+    assert said("board", "reconcile") == "0 tasks closed, 1 in work; nothing was to be done\n"
+    assert said("board", "evict", "one") == f"{attempt} does not hold one any more; it is open again\n"
+    numbers = said("metrics", "--dora")
+    assert "  claims    1 of 1 won; 0 lost a race" in numbers and "  lead time nothing was measured" in numbers
+    assert "  heirs     1 went to one, 0 had none left\n" in numbers
+    rw.ok("board", "scratch", "trial.git")
+    probed = said("board", "probe", "trial.git")
+    assert ": usable; changes land on main by a push\n" in probed and "  ok  move several or none\n" in probed

@@ -25,28 +25,34 @@ def tokens_of(said: dict[str, str]) -> int:
     return sum(int(part.partition("=")[2]) for part in said["tokens"].split())
 
 
-def test_an_agent_that_uses_more_tokens_than_its_task_may_is_ended_and_its_work_is_kept(bench: WorkKit) -> None:
-    bench.add(scripted("one", WIDE, {"turn": 400}, {"turn": 700}, NEVER, tokens=1000, heirs=5))
+def test_each_limit_ends_a_task_in_a_state_with_a_name_and_its_work_is_kept(bench: WorkKit) -> None:
+    bench.add(
+        scripted("tokens", WIDE, {"turn": 400}, {"turn": 700}, NEVER, tokens=1000, heirs=5),
+        scripted("turns", WIDE, *[{"turn": 1}] * 3, NEVER, turns=2),
+        scripted("none", WIDE, tokens=0), scripted("free", WIDE, money=0),
+        scripted("within", {"put": "g", "text": "all of it"}, {"turn": 400}, turns=1, tokens=1000, money=0.5),
+    )  # fmt: skip
     process = bench.work(scripted=True)
-    assert bench.state("one") == "failed" and "f" not in bench.files()
-    said = bench.said("one")
+    assert bench.state("tokens") == "failed" and bench.files().keys() == {"README.md", "g"}
+    said = bench.said("tokens")
     assert (said["fixed"], said["reason"], said["note"]) == ("false", "limit_tokens", "1100 of 1000 tokens are used")
-    assert tokens_of(said) == 1100 and bench.archived("one") == [], "no heir uses up as much again"
-    (end,) = process.report["tasks"]
-    assert (end["how"], end["reason"], end["turns"]) == ("failed", "limit_tokens", 1)
-    (told,) = process.kinds("limit_reached")
-    assert (told["limit"], told["tokens"], told["turns"]) == ("tokens", 1100, 2)
-    (kept,) = [oid for _, oid in bench.board.below(f"refs/archive/ws/{end['attempt']}/")]
+    assert tokens_of(said) == 1100 and bench.archived("tokens") == [], "no heir uses up as much again"
+    ends = {one["task"]: one for one in process.report["tasks"]}
+    assert {name: (end["how"], end.get("reason"), end.get("turns", 0)) for name, end in ends.items()} == {
+        "tokens": ("failed", "limit_tokens", 1), "turns": ("failed", "limit_turns", 1),
+        "none": ("failed", "limit_tokens", 0), "free": ("failed", "limit_money", 0), "within": ("landed", None, 1),
+    }  # fmt: skip
+    assert bench.said("turns")["note"] == "3 of 2 turns are used"
+    told = {
+        event["task"]: (event["limit"], event["turns"], event["tokens"]) for event in process.kinds("limit_reached")
+    }
+    assert told["tokens"] == ("tokens", 2, 1100) and told["none"] == ("tokens", 0, 0) and "within" not in told
+    assert process.kinds("limit_uncounted") == []
+    archive = f"refs/archive/ws/{ends['tokens']['attempt']}/"
+    (kept,) = [oid for _, oid in bench.board.below(archive)]
     assert bench.kit.store.objects.commit(kept).tree == said["tree"], "what it did is in the archive"
     assert bench.leftovers() == []
     bench.lawful()
-
-
-def test_an_agent_that_takes_more_turns_than_its_task_may_is_ended(bench: WorkKit) -> None:
-    bench.add(scripted("one", WIDE, *[{"turn": 1}] * 3, NEVER, turns=2))
-    bench.work(scripted=True)
-    said = bench.said("one")
-    assert (said["reason"], said["note"]) == ("limit_turns", "3 of 2 turns are used")
 
 
 def test_a_further_turn_gets_what_those_before_it_left(bench: WorkKit) -> None:
@@ -60,20 +66,6 @@ def test_a_further_turn_gets_what_those_before_it_left(bench: WorkKit) -> None:
     used = [event["tokens"] for event in process.kinds("limit_reached")]
     assert int(said["turns"]) < 4 and used == [tokens_of(said)] and used[0] >= 1000
     bench.lawful()
-
-
-def test_a_task_that_may_use_nothing_starts_no_agent(bench: WorkKit) -> None:
-    bench.add(scripted("one", WIDE, tokens=0), scripted("two", WIDE, money=0))
-    process = bench.work(scripted=True)
-    assert [bench.said(name)["reason"] for name in ("one", "two")] == ["limit_tokens", "limit_money"]
-    assert process.kinds("agent_ended") == [] and bench.files().keys() == {"README.md"}
-
-
-def test_what_ends_within_its_limits_lands(bench: WorkKit) -> None:
-    bench.add(scripted("one", WIDE, {"turn": 400}, turns=1, tokens=1000, money=0.5))
-    process = bench.work(scripted=True)
-    assert bench.state("one") == "done" and bench.files()["f"] == "half of it"
-    assert process.kinds("limit_uncounted") == process.kinds("limit_reached") == []
 
 
 def test_a_limit_of_what_nobody_counts_is_told_of_once(bench: WorkKit) -> None:

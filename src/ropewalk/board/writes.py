@@ -12,14 +12,14 @@ from typing import NamedTuple
 from ropewalk.board import names, wire
 from ropewalk.board.base import Board, now_object
 from ropewalk.board.wire import Object
-from ropewalk.plan.globs import Index, witness
+from ropewalk.plan.globs import Index
 from ropewalk.plan.task import Task
 
 _WAITS = "waits for "
 
 
 class Met(NamedTuple):
-    """Is another task that a task would meet: its name, and a path that both write, or a glob that both name."""
+    """Is another task that a task would meet: its name, and what both write, as the one says that says more of it."""
 
     task: str
     path: str
@@ -76,7 +76,7 @@ class Sets:
     def _find(self, index: Index, globs: Sequence[str]) -> Met | None:
         for glob in globs:
             for other, owner in index.meeting(glob):
-                return Met(self._names[owner], glob if other == glob else witness(glob, other) or glob)
+                return Met(self._names[owner], max(glob, other, key=lambda one: (len(one), "*" not in one)))
         return None
 
 
