@@ -14,7 +14,8 @@ from ropewalk.board import claim, compact, names, state, tasks, wire
 from ropewalk.board.base import Board, Step, now_object
 from ropewalk.board.remote import RemoteBoard
 from ropewalk.board.wire import Outcome
-from ropewalk.core.errors import NotFoundError
+from ropewalk.core.errors import InvalidError, NotFoundError
+from ropewalk.plan.task import Task
 from ropewalk.store.oplog import Move
 from storekit import stock
 
@@ -141,3 +142,21 @@ def test_a_task_that_is_opened_again_meanwhile_is_left_alone(ground: Ground) -> 
     assert compact._batch(other, ACTOR, 0) == {"b": 3}
     assert states(board) == {"a": "ready"}
     assert set(compact.history(board).refs) == {names.spec("b"), names.claim("b"), names.verdict("b")}
+
+
+def test_a_task_that_was_compacted_is_told_from_one_that_never_was(board: BoardKit) -> None:
+    board.add("old")
+    board.done("old")
+    compact.compact(board.board, ACTOR, days=0)
+    who = board.who()
+    with pytest.raises(NotFoundError) as caught:
+        tasks.cancel(board.board, "old", who)
+    assert "was compacted" in caught.value.message and "rw board restore old" in caught.value.hint
+    with pytest.raises(InvalidError) as refused:
+        board.add(Task("new", "true", needs=("old",)))
+    assert "rw board restore old" in refused.value.hint
+    compact.restore(board.board, ["old"], ACTOR)
+    board.add(Task("new", "true", needs=("old",)))
+    assert board.state("new") == "ready"
+    with pytest.raises(NotFoundError, match="there is no task"):
+        tasks.cancel(board.board, "never", who)

@@ -18,6 +18,7 @@ AT_ONCE = 1000
 """Is how many tasks go to a server in one push; git's time for it grows with the square of it over HTTP (F14)."""
 
 _TRIES = 4
+_RESTORE = "`rw board restore {}` brings it back"
 
 
 def init(board: Board, actor: str, *, mixed: bool) -> wire.Law:
@@ -77,6 +78,9 @@ def _wanted(
     there = state.look(board, only=[t.id for t in tasks])
     wanted = {need for task in tasks for need in task.needs}
     targets = {name: s.spec.task.target for name, s in state.look(board, only=wanted).items()}
+    lost = wanted - targets.keys() - {task.id for task in tasks}
+    if lost and (away := is_compacted(board, sorted(lost))):
+        raise InvalidError(f"{away[0]} is needed, and was compacted", hint=_RESTORE.format(" ".join(away)), tasks=away)
     check_all(tasks, targets)
     law = state.law(board)
     moves: list[Move] = []
@@ -241,6 +245,16 @@ def said_of(board: Board, found: Status, attempt: str) -> list[Move]:
 
 def _need(board: Board, task: str) -> Status:
     found = state.need(board, task)
+    if found is None and is_compacted(board, [task]):
+        raise NotFoundError(f"{task} ended long ago and was compacted", hint=_RESTORE.format(task), task=task)
     if found is None:
         raise NotFoundError(f"there is no task {task!r} on the board", hint="`rw task list` shows them", task=task)
     return found
+
+
+def is_compacted(board: Board, tasks: Iterable[str]) -> list[str]:
+    """Gives those of some tasks that were closed and compacted, and are not on the board since."""
+    from ropewalk.board import compact
+
+    past = compact.history(board).refs
+    return [task for task in tasks if names.spec(task) in past or names.held(task) in past]
