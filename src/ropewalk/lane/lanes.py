@@ -138,7 +138,8 @@ def key(wish: Wish) -> tuple[str, Ingredients]:
     own = "" if adapter.name == "command" else versions.installed(adapter, wish.search)
     what = Ingredients(
         adapter.name, "/".join(adapter.tested), own, wish.model, wish.upstreams[fit[0]].url if fit else "",
-        wish.effort, wish.prompt, wish.base, wish.level, wish.network, schema=wish.schema, check=wish.check, environment=wish.environment,
+        wish.effort, wish.prompt, wish.base, wish.level, wish.network, schema=wish.schema, check=wish.check,
+        environment=wish.environment,
         tools=(*(one.name for one in wish.servers), *(wish.door.names if wish.door else ())), sample=wish.sample,
         options=(repr(wish.limits.turns), msgspec.json.encode(wish.script).decode() if wish.script is not None else ""),
         cassette=f"{wish.tape.mode} {wish.tape.path}" if wish.tape is not None else "",
