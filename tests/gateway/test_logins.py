@@ -173,7 +173,7 @@ SPENT = {"fallocate": False, "connect": False, "ftruncate": True, "fsync": True,
 """Are calls of a renewal in their order, and whether the old refresh token is spent when they are made."""
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", [c if SPENT[c] else pytest.param(c, marks=pytest.mark.slow) for c in CALLS])
 def test_L22_a_renewal_that_is_killed_loses_no_token(log_in: Log, call: str) -> None:
     """The process dies at each call that counts; the next one goes on with what is there, and so does the person."""
     person = log_in("claude", seconds=-5)
