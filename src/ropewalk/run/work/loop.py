@@ -180,7 +180,8 @@ class _Loop:
         self.me = holder.mine()
         self.presence = Presence(board.folder)
         self.choice = Choice(self.presence)
-        self.failures = self.refusals = 0
+        self.failures: list[str] = []
+        self.refusals = 0
         self.kept: list[Held] = []
         self._seen: _Seen | None = None
         self._full_at = self._observed_at = self._compacted_at = float("-inf")
@@ -243,23 +244,30 @@ class _Loop:
         return self._take(ending)
 
     def _take(self, ending: Ending) -> tuple[Ended, str] | None:
-        """Notes how an attempt ended; three structural failures in a row end the worker."""
+        """Notes how an attempt ended; structural failures of three tasks in a row end the worker.
+
+        A task whose attempts die again and again counts once: its heirs come to an end. One that can't even be begun
+        is given back and counts each time.
+        """
         self.worker.tasks.append(ending.end)
         self.worker.bell.ring()
         if ending.unreleased is not None:
             self.kept.append(ending.unreleased)
-        self.failures = self.failures + 1 if ending.structural else 0
         end = ending.end
+        if not ending.structural:
+            self.failures.clear()
+        elif end.how == "released" or end.task not in self.failures:
+            self.failures.append(end.task)
         self.worker.tell("attempted", task=end.task, att=end.attempt, how=end.how, reason=end.reason,
                          landed=end.landed, seconds=end.seconds)  # fmt: skip
-        if self.failures >= self.options.failures:
-            return "gave_up", f"{self.failures} attempts in a row failed here: {ending.structural}"
+        if len(self.failures) >= self.options.failures:
+            return "gave_up", f"{len(self.failures)} attempts in a row failed here: {ending.structural}"
         if self.options.stop.is_set():
             return "stopped", "it was told to end"
         if self.options.once:
             return "once", ""
         if ending.structural:
-            self.options.stop.wait(min(0.2 * 2**self.failures, 5.0))
+            self.options.stop.wait(min(0.2 * 2 ** len(self.failures), 5.0))
         return None
 
     def _settle_kept(self) -> None:
