@@ -33,7 +33,7 @@ def checks(base: Path, rounds: int, files: int) -> dict[str, float]:
     cages: dict[str, CagedChecks | None] = {"none": None}
     for level in ("files", "full"):
         try:
-            cages[level] = CagedChecks(level)  # type: ignore[arg-type]
+            cages[level] = CagedChecks(level)
         except CageUnavailableError as error:
             print(f"{level}: {error.message}", file=sys.stderr)
     found: dict[str, list[float]] = {level: [] for level in cages}

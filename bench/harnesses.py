@@ -15,13 +15,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import common
 
+if TYPE_CHECKING:
+    from ropewalk.lane.cage.room import Level
+
 PROGRAMS = ("claude", "codex", "opencode", "pi", "gemini", "qwen", "grok", "copilot")
 MODELS = {"claude": "claude-sonnet-4-5", "gemini": "gemini-2.5-flash"}
-LEVELS = ("none", "full")
+LEVELS: tuple[Level, ...] = ("none", "full")
 _OURS = ("shim.py", "inside.py", "bwrap")
 _PATIENCE = 120.0
 
@@ -65,7 +68,7 @@ def memory(pid: int) -> tuple[int, int, int]:
     return total, ours, count
 
 
-def start(program: str, level: str, number: int, base: Path, server: Any, gateway: Path, clis: Path) -> Seen:
+def start(program: str, level: Level, number: int, base: Path, server: Any, gateway: Path, clis: Path) -> Seen:
     """Starts a lane and gives what it took until its first request was there."""
     from ropewalk.gateway.process import read_address
     from ropewalk.lane.cage import room as rooms
@@ -90,7 +93,7 @@ def start(program: str, level: str, number: int, base: Path, server: Any, gatewa
                       rooms.tool_folders(adapter.program, search), str(gateway / "door"), uid=uid)  # fmt: skip
     order = Order(f"bench/{name}/1", f"{adapter.family}/bench", adapter, "Say hello.", str(work), str(place / "lane"),
                   level, search, common.environment(), room, MODELS.get(program, "scripted-model"),
-                  gateway=str(gateway), token=f"token-{name}", port=address.port)  # type: ignore[arg-type]  # fmt: skip
+                  gateway=str(gateway), token=f"token-{name}", port=address.port)  # fmt: skip
     found = Supervised(order)
     began = time.monotonic()
     found.start()

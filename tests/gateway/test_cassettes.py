@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.gateway.kit import KEY, PATHS, TOKEN, gateway, simple
 
-from ropewalk.core.errors import CageUnavailableError
+from ropewalk.core.errors import CageUnavailableError, InvalidError, NotFoundError
 from ropewalk.gateway import cassette, host, settings
 from ropewalk.gateway.cassette import Cassette, normal
 from ropewalk.gateway.settings import Lane, Tape, Upstream
@@ -48,6 +48,24 @@ def test_G2_fields_that_a_program_draws_anew_are_passed_over() -> None:
 
     assert normal(made(1)) != normal(made(2))
     assert normal(made(1), ("input.*.id", "reasoning.summary")) == normal(made(2), ("input.*.id", "reasoning.summary"))
+
+
+def test_G2_the_names_of_a_run_are_passed_over(tmp_path: Path) -> None:
+    for name in ("tape", "tape.jsonl"):
+        path = str(tmp_path / name)
+        cassette.begin(path)
+        cassette.begin(path)  # one that is still empty is as good as none
+        first, second = (
+            (f"branch att-run-{one}, by claude/run-{one}", (f"att-run-{one}", f"run-{one}")) for one in ("zq-1", "ww-2")
+        )
+        Cassette(path, first[1]).keep("l", "chat", said(first[0]), (), 200, {}, [b"a"])
+        assert not isinstance(Cassette(path, second[1]).find("l", "chat", said(second[0]), ()), str)
+        assert isinstance(Cassette(path).find("l", "chat", said(second[0]), ()), str)
+        with pytest.raises(InvalidError, match="holds recordings"):
+            cassette.begin(path)
+    for place in (tmp_path, tmp_path / "nothing", Path("/dev/zero"), Path("/etc/passwd")):
+        with pytest.raises(NotFoundError):
+            cassette.opened(str(place))
 
 
 def test_G2_the_nth_of_equal_requests_gets_the_nth_answer(tmp_path: Path) -> None:

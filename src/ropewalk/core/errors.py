@@ -340,7 +340,7 @@ class BudgetError(RopewalkError):
 
     code = "E_BUDGET"
     exit = 13
-    hint_template = "`rw gateway status` shows the budgets; --budget, --max-tokens and [budget] of endpoints.toml set them"
+    hint_template = "`rw gateway status` shows budgets; --budget, --max-tokens and [budget] of endpoints.toml set them"
 
 
 class CassetteMissError(RopewalkError):

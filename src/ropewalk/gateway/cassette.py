@@ -27,6 +27,7 @@ _TIME = re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]
 HEAD, SUFFIX = "cassette.json", ".jsonl"
 """Are the file by which a folder is a cassette, and how the name of one that is a single file ends."""
 
+_LINE = 4096
 ALWAYS = ("metadata", "client_metadata", "prompt_cache_key", "user", "session_id", "store", "safety_identifier")
 """Are the top fields that are passed over for every program."""
 
@@ -51,12 +52,15 @@ class Recording(msgspec.Struct, frozen=True):
             yield part.encode("latin-1")
 
 
-def normal(body: Mapping[str, Any], volatile: Sequence[str] = ()) -> str:
-    """Gives a request as text that is the same for requests that are the same."""
+def normal(body: Mapping[str, Any], volatile: Sequence[str] = (), names: Sequence[str] = ()) -> str:
+    """Gives a request as text that is the same for requests that are the same; `names` are the run's own words."""
     left = {key: value for key, value in body.items() if key not in ALWAYS}
     for path in volatile:
         left = _without(left, path.split("."))
-    return _Mask()(msgspec.json.encode(left, order="deterministic").decode("utf-8"))
+    text = msgspec.json.encode(left, order="deterministic").decode("utf-8")
+    for name in sorted(names, key=len, reverse=True):
+        text = text.replace(name, "<name>")
+    return _Mask()(text)
 
 
 def _without(value: Any, path: Sequence[str]) -> Any:
@@ -133,8 +137,11 @@ def begin(path: str) -> Head:
 def opened(path: str) -> Head:
     """Gives what a cassette says of itself; `E_NOT_FOUND` where there is none."""
     try:
-        with open(os.path.join(path, HEAD) if os.path.isdir(path) else path, "rb") as file:
-            found = msgspec.json.decode(file.readline(), type=Head)
+        place = os.path.join(path, HEAD) if os.path.isdir(path) else path
+        if not os.path.isfile(place):
+            raise FileNotFoundError(place)
+        with open(place, "rb") as file:
+            found = msgspec.json.decode(file.readline(_LINE), type=Head)
     except (FileNotFoundError, NotADirectoryError, *UNREADABLE):
         raise NotFoundError(f"there is no cassette at {path}", hint="`--record` makes one", path=path) from None
     except OSError as error:
@@ -158,8 +165,8 @@ def _recordings(path: str) -> Iterator[str]:
 class Cassette:
     """Is a cassette's recordings, by lane: a folder, or one file."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, names: Sequence[str] = ()) -> None:
+        self.path, self._names = path, names
         self._played: dict[tuple[str, str], int] = {}
         self._kept: dict[tuple[str, str], int] = {}
 
@@ -172,7 +179,7 @@ class Cassette:
         headers: Mapping[str, str], parts: Sequence[bytes], secrets: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """Records an answer; `secrets`, and what looks like a key, are taken out of it."""
-        text = normal(body, volatile)
+        text = normal(body, volatile, self._names)
         name = _name(wire, text)
         shown = [part.decode("latin-1") for part in parts]
         whole = "".join(shown)
@@ -192,7 +199,7 @@ class Cassette:
 
     def find(self, lane: str, wire: Wire, body: Mapping[str, Any], volatile: Sequence[str]) -> Recording | str:
         """Gives the recorded answer to a request, or the sentence that says that there is none, with the difference."""
-        text = normal(body, volatile)
+        text = normal(body, volatile, self._names)
         name = _name(wire, text)
         number = self._played.get((lane, name), 0)
         try:

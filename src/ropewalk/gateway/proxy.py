@@ -254,7 +254,7 @@ class Proxy:
         if lane.lane not in self.tapes:
             here = {one.lane for one in self.settings().lanes.values()}
             self.tapes = {name: tape for name, tape in self.tapes.items() if name in here}
-            self.tapes[lane.lane] = cassette.Cassette(lane.tape.path)
+            self.tapes[lane.lane] = cassette.Cassette(lane.tape.path, lane.tape.names)
         return self.tapes[lane.lane]
 
     def _keep(self, ask: Ask, failed: Failed) -> None:

@@ -58,12 +58,14 @@ class Upstream(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 class Tape(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Is a cassette: whether a lane's traffic is recorded in it, or played from it, and under which name.
 
-    `path` is a folder or a file; `lane` is what the lane is called in it, which is the same in every run.
+    `path` is a folder or a file; `lane` is what the lane is called in it, which is the same in every run. `names` are
+    words that each run draws anew, and that requests may hold.
     """
 
     mode: Literal["record", "replay"]
     path: str
     lane: str = ""
+    names: tuple[str, ...] = ()
 
 
 class Lane(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -59,7 +59,7 @@ def staff(
     if not by_route:
         name = harness or ("command" if command is not None else otherwise)
         named = [name] if ":" in name else [one.strip() for one in name.split(",")]
-        found = tuple(adapter(ctx, one, command if len(named) == 1 else None) for one in dict.fromkeys(named))
+        found = tuple(adapter(ctx, one, command) for one in dict.fromkeys(named))
         return Staff(found, table, model, effort, task_class)
     if command is not None:
         raise InvalidError("a command goes with the harness `command` alone")

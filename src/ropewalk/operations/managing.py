@@ -14,6 +14,7 @@ from ropewalk.operations import crew
 from ropewalk.operations.context import Context
 
 if TYPE_CHECKING:
+    from ropewalk.lane.cage.room import Level
     from ropewalk.lane.routing import Table
     from ropewalk.plan.asking import Goal
     from ropewalk.plan.document import Document
@@ -129,7 +130,7 @@ def around(ctx: Context, base: str, req: Any) -> Surroundings:
     policy = setup.policy_of(ctx.store)
     tree = ctx.store.objects.commit(base).tree
     named = req.cage or str(ctx.settings["cage"].value or "")
-    level = next((one for one in levels.LEVELS if one == named), "full")
+    level: Level = next((one for one in levels.LEVELS if one == named), "full")
     checks = None if req.no_base_checks else checking.caged(ctx, level)
     return Surroundings(
         lambda name: shutil.which(name, path=search) is not None, "" if req.no_base_checks else ctx.checks,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ropewalk.lane.door_server import Door
 
 REPORT = "conflict.json"
+_LEAST_NAME = 6
 
 
 class Ways(NamedTuple):
@@ -124,7 +125,10 @@ def _taped(ways: Ways, turn: Turn) -> Tape | None:
     if ways.tape is None:
         return None
     task = turn.task.removeprefix(f"{ways.account}.") if ways.account else turn.task
-    return msgspec.structs.replace(ways.tape, lane=f"{task}/{turn.number}")
+    attempt, agent = turn.id.rpartition("/")[0], turn.agent
+    own = {attempt, ways.account, agent, agent.partition("/")[2], *((turn.task,) if task != turn.task else ())}
+    names = tuple(sorted(name for name in own if len(name) >= _LEAST_NAME and name != task))
+    return msgspec.structs.replace(ways.tape, lane=f"{task}/{turn.number}", names=names)
 
 
 def take(

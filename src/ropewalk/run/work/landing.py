@@ -36,8 +36,8 @@ class Change(NamedTuple):
 
     `outcome` is the verdict that goes with it (`{landed}` and `{tree}` in it stand for what lands), `command` a line
     for the shell that has to pass on the very tree that lands, within `seconds`, in a folder below `checks` and in
-    `cage`. `key` (a UUID) is the same in all tries of one attempt. The claim is `lease.held`; whoever makes the step that
-    closes it does so inside `lease.still()`. `lease.stop` is set when the claim is lost or the worker is to end.
+    `cage`. `key` (a UUID) is the same in all tries of one attempt. The claim is `lease.held`; whoever makes the step
+    that closes it does so inside `lease.still()`. `lease.stop` is set when the claim is lost or the worker is to end.
     """
 
     lease: Lease

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+
 import msgspec
 
 from ropewalk.core.process import git_env, git_program
