@@ -96,15 +96,19 @@ def test_R3_three_workers_on_a_git_server(far: RemoteKit) -> None:
     far.shared.lawful(everything_checked=False)
 
 
-def test_R11_a_worker_killed_on_a_git_server_is_recovered(far: RemoteKit, tmp_path: Path) -> None:
+def test_R11_a_worker_killed_on_a_git_server_is_taken_over(far: RemoteKit, tmp_path: Path) -> None:
+    """Its agent lives on, and what it does lands under the claim that it began with."""
     far.add(task("one", blocked(tmp_path)))
     process = far.start("w1")
     began(tmp_path)
     process.kill(signal.SIGKILL)
     process.end()
-    other = far.work("w2")
-    assert other.kinds("eviction") and far.said_state("one") == "done" and far.fixed("one") == 1
-    assert far.shared.git("show", "main:f") == "new"
+    other = far.start("w2")
+    other.until("takeover")
+    (tmp_path / "gate").write_text("x\n")
+    assert other.end() == 0, other.words()
+    assert not other.kinds("eviction") and far.said_state("one") == "done" and far.fixed("one") == 1
+    assert far.shared.git("show", "main:f") == "old"
     assert far.leftovers() == []
     far.shared.lawful(everything_checked=False)
 
