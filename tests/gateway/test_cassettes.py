@@ -16,6 +16,8 @@ from ropewalk.gateway.cassette import Cassette, normal
 from ropewalk.gateway.settings import Lane, Tape, Upstream
 from ropewalk.testing.model_server import ModelServer
 
+RECENT = "Recent commits:\n"
+
 
 def said(text: str, **more: object) -> dict[str, object]:
     return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
@@ -32,6 +34,8 @@ def said(text: str, **more: object) -> dict[str, object]:
         (said("at 3f2a91c the tree"), said("at 77ab012 the tree"), True),
         (said("1234567 items"), said("7654321 items"), False),  # a number is no commit
         (said("Chunk ID: ab12\nWall time: 0.05 seconds\n"), said("Chunk ID: ff00\nWall time: 9.1 seconds\n"), True),
+        (said(f"{RECENT}bc4e605 Begin\n\nx"), said(f'{RECENT}77ab012 Say "a"\nbc4e605 Begin\n\nx'), True),
+        (said(f"{RECENT}bc4e605 Begin\n\nx"), said(f"{RECENT}bc4e605 Begin\n\ny"), False),
         (said("on 2026-01-01T10:00:00Z"), said("on 2027-05-05T11:11:11Z"), True),
         (said("a"), said("b"), False),
         (said("a", temperature=1), said("a", temperature=0), False),

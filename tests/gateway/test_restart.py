@@ -17,8 +17,8 @@ import msgspec
 import pytest
 from tests.gateway.kit import KEY, PATHS, TOKEN, Answer, Gateway, body, gateway, send, simple, until
 
-from ropewalk.gateway import host, ledger, settings
-from ropewalk.gateway.budget import Cap
+from ropewalk.gateway import budget, host, ledger, settings
+from ropewalk.gateway.budget import Budget, Cap, Spent
 from ropewalk.gateway.ledger import Entry, Ledger, Open
 from ropewalk.gateway.process import TAKEN, read_address
 from ropewalk.gateway.settings import Lane, Upstream
@@ -302,6 +302,40 @@ def test_a_ledger_of_many_lines_is_read_at_the_start(tmp_path: Path, server: Mod
         before.close()
         made.start()
         assert [made.send("chat").status for _ in range(2)] == [200, 400]
+
+
+def test_a_full_ledger_goes_on_in_a_new_file_and_no_sum_is_lost(tmp_path: Path) -> None:
+    account, kept = Budget({"run:r": Cap(tokens=10**9)}), Ledger(str(tmp_path), largest=20_000)
+    now = time.time()
+
+    def note(number: int, lane: str) -> None:
+        names = budget.names("r", "t", "up", now, lane)
+        held = account.reserve(names, 100, None, 100)
+        kept.note(Open(f"q{number}", now, lane, "r", "t", "h", "up", "m", "chat", Tokens(100, output=100)))
+        if kept.is_full:
+            kept.turn(account.totals(now))
+        if number % 10:
+            account.settle(held, Tokens(100, output=50), None)
+            kept.note(Entry(f"q{number}", now, lane, "r", "t", "h", "up", "m", "chat", 200, "answered",
+                            Tokens(100, output=50), mark="*"))  # fmt: skip
+            if kept.is_full:
+                kept.turn(account.totals(now))
+
+    for number in range(1000):
+        note(number, f"r/t{number % 7}/1")
+    kept.close()
+    sizes = [os.stat(tmp_path / name).st_size for name in (ledger.FILE, ledger.BEFORE)]
+    assert max(sizes) < 20_000 + 50_000 and len(os.listdir(tmp_path)) == 2
+    found = ledger.spent(str(tmp_path))
+    assert len(ledger.unsettled(str(tmp_path))) == 100
+    one = found.spent["run:r"]
+    assert (one.requests, one.tokens.total, one.unpriced) == (900, 900 * 150, 900 * 150)
+    assert (one.reserved_requests, one.reserved_tokens) == (100, 100 * 200)
+    assert found.spent["lane:r/t3/1"].requests == account.spent["lane:r/t3/1"].requests
+    # names that are not used any more are forgotten, those in force are not
+    account.spent["lane:old"] = Spent(last=now - 40 * 86_400)
+    account.spent["run:r"].last = 0.0
+    assert "run:r" in account.totals(now) and "lane:old" not in account.totals(now)
 
 
 def test_lanes_come_and_go_at_once(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.gateway.kit import KEY, PATHS, TOKEN, Gateway, connection, gateway, simple, until
+from tests.gateway.kit import KEY, PATHS, TOKEN, Gateway, body, connection, gateway, simple, until
 
 from ropewalk.gateway.ledger import unsettled
 from ropewalk.gateway.settings import Upstream
@@ -141,7 +141,7 @@ def test_silence_has_bounds(shared: Gateway, server: ModelServer) -> None:
     assert shared.settled(before + 2)[-1].outcome == "cut"
 
 
-def test_G6_always_429_is_held_for_a_while_and_then_told_with_retry_after(shared: Gateway, server: ModelServer) -> None:
+def test_G6_L20_always_429_is_held_a_while_and_then_told_with_retry_after(shared: Gateway, server: ModelServer) -> None:
     point(shared, server, "always", "always429")
     began = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
@@ -150,6 +150,28 @@ def test_G6_always_429_is_held_for_a_while_and_then_told_with_retry_after(shared
     assert all(got.status == 429 and int(got.headers["retry-after"]) >= 1 for got in found)
     assert shared.activity().limited > 0
     assert len(server.entries("always")) <= 8 * 4
+
+
+def test_L19_sixteen_lanes_wait_as_one_was_asked_to_and_all_finish(shared: Gateway, server: ModelServer) -> None:
+    point(shared, server, "storm", "text+e429ra2x1@0", slots=16)
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda n: shared.send("anthropic", "the same"), range(16)))
+    assert {got.status for got in found} == {200}
+    entries = sorted(server.entries("storm"), key=lambda e: e.started)
+    refused = [e.started for e in entries if e.status == 429]
+    again = [e.started for e in entries if e.status == 200 and e.started > refused[0] + 1.0]
+    assert not [at for at in again if at < refused[0] + 1.9], "somebody did not wait"
+    assert len(entries) <= 16 * 2
+
+
+def test_L21_a_pause_of_one_model_is_not_anothers(shared: Gateway, server: ModelServer) -> None:
+    point(shared, server, "model", "text+e429ra3")
+    assert shared.send("anthropic", body=body("anthropic", model="a")).status == 429
+    assert shared.activity().until > time.time() + 0.5  # told to wait, so that it is no stall
+    point(shared, server, "model", "text")
+    began = time.monotonic()
+    assert shared.send("anthropic", body=body("anthropic", model="b")).status == 200
+    assert time.monotonic() - began < 1.0
 
 
 def test_a_pause_that_one_was_asked_for_holds_for_all_of_the_account(shared: Gateway, server: ModelServer) -> None:

@@ -22,6 +22,7 @@ from ropewalk.gateway.tokens import Wire
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _CALL = re.compile(r"\b(?:toolu|call|msg|fc|rs|resp|item|ses|chatcmpl|cmpl|srvtoolu)[_-][A-Za-z0-9_-]{4,80}")
 _COMMIT = re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{7,40}\b")
+_COMMITS = re.compile(r'(Recent commits:)(?:\\n(?:git: )?[0-9a-f]{7,40} (?:[^\\"]|\\[^n])*)+')
 _CODEX = re.compile(r"(Chunk ID: |Wall time: )[A-Za-z0-9.]+(?: seconds)?")
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?\b")
 HEAD, SUFFIX = "cassette.json", ".jsonl"
@@ -83,7 +84,7 @@ class _Mask:
         self._seen: dict[str, str] = {}
 
     def __call__(self, text: str) -> str:
-        text = _CODEX.sub(r"\1…", _HIDDEN.sub("<secret>", text))
+        text = _CODEX.sub(r"\1…", _COMMITS.sub(r"\1 …", _HIDDEN.sub("<secret>", text)))
         text = _TIME.sub("<time>", text)
         for kind, pattern in (("uuid", _UUID), ("call", _CALL), ("commit", _COMMIT)):
             text = pattern.sub(lambda found, kind=kind: self._place(kind, found[0]), text)  # type: ignore[misc]

@@ -107,10 +107,10 @@ class Sending:
         account = self.way.account
         last: Failed | None = None
         while True:
-            if wait := account.limited():
+            if wait := account.limited(self.ask.model):
                 self._told_to_wait(wait)
             try:
-                await account.turn(self.until)
+                await account.turn(self.until, self.ask.model)
             except Full:
                 if last is None:
                     raise
@@ -127,7 +127,7 @@ class Sending:
             asks = answers.retry_after(last.headers)
             wait = answers.backoff(self.tries) if asks is None else asks
             if last.status == 429:
-                account.limit(wait)
+                account.limit(wait, self.ask.model)
                 self._told_to_wait(wait)
                 if asks is None:
                     last.headers = {**last.headers, "retry-after": str(max(1, round(wait)))}

@@ -30,7 +30,7 @@ class Account:
         self.slots, self.per_minute = slots, per_minute
         self.busy = 0
         self.waiting: deque[asyncio.Future[None]] = deque()
-        self.limited_until = 0.0
+        self.limited_until: dict[str, float] = {}
         self._sent: deque[float] = deque()
         self._failures = 0
         self._pause = _PAUSE
@@ -68,7 +68,7 @@ class Account:
             elif mine in self.waiting:
                 self.waiting.remove(mine)
             if isinstance(end, TimeoutError):
-                raise Full(max(_BUSY, self.limited())) from None
+                raise Full(_BUSY) from None
             raise
 
     def _wake(self) -> None:
@@ -79,13 +79,13 @@ class Account:
                 self.busy += 1
                 heir.set_result(None)
 
-    async def turn(self, until: float) -> None:
+    async def turn(self, until: float, model: str = "") -> None:
         """Waits until the provider's own pause is over and the rate allows a request; `Full` when that is too late."""
         while True:
             now = time.monotonic()
             while self._sent and self._sent[0] < now - 60:
                 self._sent.popleft()
-            wait = self.limited()
+            wait = self.limited(model)
             if self.per_minute and len(self._sent) >= self.per_minute:
                 wait = max(wait, self._sent[0] + 60 - now)
             if not wait:
@@ -120,13 +120,15 @@ class Account:
             self._open_until = time.monotonic() + self._pause
             self._pause = min(_LONGEST, self._pause * 2)
 
-    def limit(self, seconds: float) -> None:
-        """Notes that the provider asked for a pause."""
-        self.limited_until = max(self.limited_until, time.monotonic() + seconds)
+    def limit(self, seconds: float, model: str = "") -> None:
+        """Notes that the provider asked for a pause, which is of one model: others have limits of their own."""
+        now = time.monotonic()
+        self.limited_until = {name: until for name, until in self.limited_until.items() if until > now}
+        self.limited_until[model] = max(self.limited_until.get(model, 0.0), now + seconds)
 
-    def limited(self) -> float:
-        """Gives for how many seconds more the provider asked to be left alone."""
-        return max(0.0, self.limited_until - time.monotonic())
+    def limited(self, model: str = "") -> float:
+        """Gives for how many seconds more the provider asked to be left alone with requests to a model."""
+        return max(0.0, self.limited_until.get(model, 0.0) - time.monotonic())
 
     def worked(self) -> None:
         """Notes a request that the provider answered."""
