@@ -22,6 +22,7 @@ from ropewalk.plan.plan import Module
 from ropewalk.store.oplog import Move
 
 Mode = Literal["tasks", "plan", "goal"]
+Undone = Literal["", "dropped", "moved", "reverted", "nothing"]
 
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,39}\Z")
 _TRIES = 4
@@ -32,7 +33,8 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `tasks` are the ids inside the run, `target` is the branch that they land on, from the commit `base`. `seconds` are
     how long each task was thought to take. `options` is what whoever resumes it needs beside that: harness, jobs,
-    limits, the general check. `stopped` says who stopped it and why; empty for one that may go on.
+    limits, the general check. `stopped` says who stopped it and why; empty for one that may go on. `undone` says how
+    its work was taken back: such a run does not go on.
     """
 
     id: str
@@ -50,6 +52,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str = ""
     at: int = 0
     stopped: str = ""
+    undone: Undone = ""
 
 
 def new_id() -> str:
@@ -130,6 +133,11 @@ def set_stopped(board: Board, name: str, why: str, actor: str) -> Run:
             continue
         return changed
     raise mismatch
+
+
+def taken_back(run: Run, how: Undone, actor: str) -> Run:
+    """Gives the record of a run whose work is taken back."""
+    return msgspec.structs.replace(run, stopped=f"undone by {actor}", undone=how)
 
 
 def check_id(name: str) -> str:

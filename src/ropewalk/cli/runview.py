@@ -35,7 +35,7 @@ def _run(result: dict[str, Any]) -> list[str]:
             lines.append(f"    its work is kept: rw recover {t['kept']}")
     if usage := result.get("usage"):
         lines.append("tokens: " + ", ".join(f"{name.removesuffix('_tokens')} {n:,}" for name, n in usage.items()))
-    if result["landed"]:
+    if result["landed"] and result["state"] != "undone":
         branch = result.get("branch")
         lines.append(f"see it:   rw diff {result['base'][:12]} {result['ref']} --human")
         if branch:
@@ -43,6 +43,26 @@ def _run(result: dict[str, Any]) -> list[str]:
         lines.append(f"undo it:  rw runs undo {result['id']}")
     if result["state"] in ("stopped", "died"):
         lines.append(f"go on:    rw runs resume {result['id']}")
+    return lines
+
+
+def _undone(result: dict[str, Any]) -> list[str]:
+    ref, at = result["ref"], (result.get("head") or "")[:12]
+    what = {
+        "dropped": f"its branch {ref} is gone, and kept as {result.get('kept')}",
+        "moved": f"{ref} is back at {at}, where the run found it",
+        "reverted": f"{(result.get('commit') or '')[:12]} on {ref} takes its changes back",
+        "nothing": f"{ref} has nothing of it",
+    }[result["how"]]
+    if result.get("already_applied"):
+        return [f"run {result['id']} was taken back before"]
+    lines = [f"run {result['id']} is taken back: {what}"]
+    if result.get("branch"):
+        lines.append(f"the branch {result['branch']} is removed from your repository")
+    for one in result.get("built", []):
+        lines.append(f"built on it: {one['id'][:12]} {one['title']} ({one['agent']}): {', '.join(one['paths'][:5])}")
+    if result.get("held_by"):
+        lines.append(f"its work is still in {', '.join(result['held_by'][:5])}")
     return lines
 
 
@@ -105,6 +125,16 @@ def _demo(result: dict[str, Any]) -> list[str]:
     return lines + ([f"FAILED: {what}" for what in result["failed"]] or ["Everything held."])
 
 
+def _reported(result: dict[str, Any]) -> list[str]:
+    if result.get("file"):
+        return [f"wrote {result['file']}, {result['bytes']:,} bytes"]
+    return [str(line) for line in result["text"].rstrip("\n").split("\n")]
+
+
+def _watched(result: dict[str, Any]) -> list[str]:
+    return _run(result["run"]) if result.get("run") else ["no task of the board is open"]
+
+
 def _seconds(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -113,6 +143,6 @@ def _seconds(seconds: float) -> str:
 
 _VIEWS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "import-run": _brought,
-    "run": _run, "runs show": _run, "runs resume": _run, "runs stop": _run, "runs undo": _run, "runs list": _runs,
-    "demo": _demo,
+    "run": _run, "runs show": _run, "runs resume": _run, "runs stop": _run, "runs undo": _undone, "runs list": _runs,
+    "runs report": _reported, "watch": _watched, "demo": _demo,
 }  # fmt: skip

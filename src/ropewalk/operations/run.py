@@ -14,6 +14,7 @@ from ropewalk.core.errors import (
     BusyError,
     CageUnavailableError,
     HarnessError,
+    InvalidError,
     LoginError,
     LoginUncagedError,
     NotFoundError,
@@ -137,6 +138,11 @@ def runs_resume(ctx: Context, req: RunsResumeRequest) -> Summary:
 
     board, store = _at(ctx, req.board)
     found = runs.need(board, req.id)
+    if found.undone:
+        raise InvalidError(
+            f"the run {found.id} was taken back",
+            hint="`rw op undo` of the operation that `rw op log` has for it brings it back", run=found.id,
+        )  # fmt: skip
     options = changed(
         found.options, jobs=req.jobs, harness=req.harness, command=req.command, pass_env=list(req.pass_env)
     )

@@ -1,4 +1,4 @@
-"""Runs that are there: list them, show one, stop one."""
+"""Runs that are there: list them, show one, stop one, take one back."""
 
 from __future__ import annotations
 
@@ -9,11 +9,23 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ropewalk.core.errors import InvalidError, NotFoundError
+from ropewalk.core.errors import (
+    BusyError,
+    CageUnavailableError,
+    CasMismatchError,
+    CasRetryExhaustedError,
+    CheckFailedError,
+    ConflictError,
+    FencedError,
+    InvalidError,
+    LandMismatchError,
+    NotFoundError,
+)
+from ropewalk.core.ids import short_ref
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
 from ropewalk.operations.task import ON_A_BOARD, BoardName
-from ropewalk.run.figures import Origin, RunState, Summary
+from ropewalk.run.figures import Built, Origin, RunState, Summary
 
 FOUND = 10
 SECONDS = 60.0
@@ -138,6 +150,93 @@ def runs_stop(ctx: Context, req: RunsStopRequest) -> Summary:
             ctx.progress(f"waiting for process {driver} to end its agents")
             report.wait(store.layout, found.id, SECONDS)
     return drive.shown(board, store, found)
+
+
+class RunsUndoRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes a run's id, and a check for the tree without its work."""
+
+    id: RunName
+    check: (
+        Annotated[
+            str,
+            Meta(min_length=1, max_length=100_000, description="a shell command that must pass without the run's work"),
+        ]
+        | None
+    ) = None
+    check_seconds: Annotated[float, Meta(gt=0, le=86_400, description="how long the check may take")] = 1800.0
+    board: BoardName | None = None
+
+
+class RunUndone(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is how a run was taken back.
+
+    `how` is `dropped` (its branch is gone, and is kept as `kept`), `moved` (`ref` is back where the run found it),
+    `reverted` (`commit` takes its lands back) or `nothing` (nothing of it was there). `head` is where `ref` is now.
+    `branch` is the branch that was removed in the repository beside the store. `built` are later changes on what the
+    run made, `held_by` other branches that have its work still.
+    """
+
+    id: str
+    how: str
+    ref: str
+    head: str | None = None
+    commit: str | None = None
+    kept: str | None = None
+    branch: str | None = None
+    built: list[Built] = []
+    held_by: list[str] = []
+    already_applied: bool = False
+
+
+@operation(
+    "runs undo",
+    request=RunsUndoRequest,
+    response=RunUndone,
+    summary="Take a run back: drop its branch, move the branch back that it landed on, or land one change against it",
+    errors=(
+        *ON_A_BOARD, BusyError, CageUnavailableError, CasMismatchError, CasRetryExhaustedError, CheckFailedError,
+        ConflictError, FencedError, LandMismatchError,
+    ),
+    writes=True,
+    tool="",
+    store=False,
+    command=Command(positional=("id",)),
+)  # fmt: skip
+def runs_undo(ctx: Context, req: RunsUndoRequest) -> RunUndone:
+    """Takes a run back; again changes nothing. `rw op undo` brings back what was taken back in a store."""
+    from ropewalk.board import runs
+    from ropewalk.operations import checking
+    from ropewalk.operations.steps import landing_for
+    from ropewalk.run import publish, report, undo
+    from ropewalk.run.work import evidence
+
+    board = ctx.board(req.board)
+    board.refresh()
+    store = ctx.store_for(board)
+    found = runs.need(board, req.id)
+    check = None
+    if req.check is not None:
+        check = evidence.orders(store, req.check, req.check_seconds, ctx.checks, cage=checking.of_task(ctx))
+    done = undo.take_back(board, store, landing_for(board), found, ctx.agent, check)
+    removed, holders = None, list(done.holders)
+    shown = report.shown(store.layout, found.id) if found.target == f"run/{found.id}" else None
+    if shown is not None:
+        theirs = publish.holding(store, shown.head, shown.branch)
+        if theirs:
+            ctx.warnings.append(
+                f"your repository has the run's work in {', '.join(theirs[:5])}; this takes it back there:"
+                f" git revert --no-edit {found.base[:12]}..{shown.head[:12]}"
+            )
+        stays = publish.remove_branch(store, shown.branch, shown.head) if done.how == "dropped" else ""
+        if stays:
+            ctx.warnings.append(stays)
+        elif done.how == "dropped":
+            removed = shown.branch
+            report.forget_shown(store.layout, found.id)
+    return RunUndone(
+        found.id, done.how, short_ref(done.ref), done.head, done.commit, done.kept, removed, list(done.built), holders,
+        done.already,
+    )  # fmt: skip
 
 
 class ImportRunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from ropewalk.board.state import Status
 
 TaskState = Literal["landed", "failed", "blocked", "stopped", "cancelled", "pending", "running", "waiting",
                     "done", "unknown"]  # fmt: skip
-RunState = Literal["running", "done", "stopped", "died", "imported"]
+RunState = Literal["running", "done", "stopped", "died", "undone", "imported"]
 
 _BROKEN: frozenset[TaskState] = frozenset({"failed", "blocked", "cancelled"})
 
@@ -75,10 +75,10 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
 class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is what a run did.
 
-    `state` is running, done, stopped (it may be resumed) or died (nobody works on it though it is not over). `head` is
-    where its ref is now. `seconds` go from its start to its last verdict, or to now while it runs; `usage` is the sum
-    over tasks. `mode` says whether it was made from tasks, a plan or a goal. One that another program did is
-    `imported`, and its tasks are done, failed or unknown: whether they landed is not known.
+    `state` is running, done, stopped (it may be resumed), died (nobody works on it though it is not over) or undone
+    (its work was taken back). `head` is where its ref is now. `seconds` go from its start to its last verdict, or to
+    now while it runs; `usage` is the sum over tasks. `mode` says whether it was made from tasks, a plan or a goal. One
+    that another program did is `imported`, and its tasks are done, failed or unknown: whether they landed is not known.
     """
 
     id: str
@@ -104,8 +104,24 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     imported: Origin | None = None
 
 
+class Built(msgspec.Struct, frozen=True):
+    """Is a later change that touches what a run changed, and the paths that both did."""
+
+    id: str
+    agent: str
+    title: str
+    paths: list[str]
+
+
 def summary(board: Board, run: Run, *, living: bool, branch: str | None = None, now: int = 0) -> Summary:
     """Gives the summary of a run as its board shows it; `living` says whether a process here drives it."""
+    return read(board, run, living=living, branch=branch, now=now)[0]
+
+
+def read(
+    board: Board, run: Run, *, living: bool, branch: str | None = None, now: int = 0
+) -> tuple[Summary, Scan]:  # fmt: skip
+    """Gives a run's summary, and what was seen of its tasks at that moment, for whoever wants to tell more of them."""
     board.refresh()
     still, refs = frozen(board)
     mine = {ref: oid for ref, oid in refs.items() if runs.of_task(_task_in(ref)) == run.id}
@@ -118,10 +134,12 @@ def summary(board: Board, run: Run, *, living: bool, branch: str | None = None, 
     worked_on = any(one.state == "running" for one in found)
     is_open = worked_on or any(one.state == "waiting" for one in found)
     how: RunState = "done"
-    if run.stopped and any(one.state in ("stopped", "running", "waiting") for one in found):
+    if run.undone:
+        how = "undone"
+    elif run.stopped and any(one.state in ("stopped", "running", "waiting") for one in found):
         how = "stopped"
     elif is_open:
-        how = "running" if living or (worked_on and _alive(statuses.values())) else "died"
+        how = "running" if living or (worked_on and at_work(statuses.values())) else "died"
     count = {word: sum(one.state == word for one in found) for word in ("landed", "failed", "blocked", "stopped")}
     last = max((one.ended for one in found), default=0)
     until = now if how == "running" and now else last or run.at
@@ -130,12 +148,13 @@ def summary(board: Board, run: Run, *, living: bool, branch: str | None = None, 
     for one in found:
         for name, number in one.usage.items():
             usage[name] = usage.get(name, 0) + number
-    return Summary(
+    told = Summary(
         run.id, run.target, run.base, board.ref(names.branch(run.target)) or run.base, how, count["landed"],
         count["failed"], count["blocked"], count["stopped"], seconds,
         round(count["landed"] / max(1.0, seconds), 2), found, run.at,
         str(run.options.get("harness", "")), branch, run.goal, run.mode, run.by, run.summary, usage,
     )  # fmt: skip
+    return told, seen
 
 
 def exit_code(found: Summary) -> int:
@@ -165,7 +184,7 @@ def _names(run: Run, there: Iterable[str]) -> list[str]:
     return [*run.tasks, *sorted(short for name in there if (short := runs.short(run.id, name)) not in known)]
 
 
-def _alive(statuses: Iterable[Status]) -> bool:
+def at_work(statuses: Iterable[Status]) -> bool:
     """Says whether a claim may be somebody's: its process lives here, or it is another host's."""
     from ropewalk.board import holder
 
@@ -189,7 +208,7 @@ def _report(run: Run, seen: Scan, task: str, status: Status | None) -> TaskRepor
             note or status.why)  # fmt: skip
     usage: dict[str, int] = {}
     for one in made:
-        for key, number in _tokens(one).items():
+        for key, number in tokens_of(one).items():
             usage[key] = usage.get(key, 0) + number
     began = min((one.began for one in made if one.began), default=0)
     ended = seen.made_at(seen.refs.get(names.verdict(name))) or 0
@@ -249,7 +268,8 @@ def _died(one: Attempt) -> bool:
     return one.archived and bool(one.ended) and not one.ended.startswith("released")
 
 
-def _tokens(one: Attempt) -> dict[str, int]:
+def tokens_of(one: Attempt) -> dict[str, int]:
+    """Gives the tokens by kind that an attempt's verdict tells of; none where it tells of none."""
     said = one.verdict.values.get("tokens", "") if one.verdict is not None else ""
     pairs = (pair.partition("=") for pair in said.split())
     return {name: int(number) for name, _, number in pairs if number.isdigit()}

@@ -1,10 +1,11 @@
-"""Showing a run in the user's own repository: one new branch, and nothing else of it is touched."""
+"""Showing a run in the user's own repository: one new branch, which `rw runs undo` removes; nothing else is touched."""
 
 from __future__ import annotations
 
 import os
 from itertools import product
 
+from ropewalk.core.ids import short_ref
 from ropewalk.core.process import git, git_env, git_program, run
 from ropewalk.remote.exporting import arrival_synced
 from ropewalk.store.store import Store
@@ -51,3 +52,41 @@ def show_branch(store: Store, ref: str, run_id: str) -> str | None:
         return None
     store.warnings.append(f"no branch was made in your repository: {', '.join(PREFIXES)} are branches of yours")
     return None
+
+
+def remove_branch(store: Store, branch: str, head: str) -> str:
+    """Removes a branch that shows a run, in the repository beside the store; gives why it stays, empty when it is gone.
+
+    It stays where it is checked out, or is not where it was put. No hook runs.
+    """
+    there = beside(store)
+    name = f"refs/heads/{branch}"
+    if there is None:
+        return ""
+    said = git(there, "for-each-ref", "--format=%(objectname) %(worktreepath)", name, timeout=60).text()
+    for line in said.splitlines():  # the branches below a folder of this name match, too: there can be none beside it
+        at, _, worktree = line.partition(" ")
+        if at != head:
+            return f"{branch} has moved on since the run put it there"
+        if worktree:
+            return f"{branch} is checked out in {worktree}"
+        with arrival_synced(there, name):
+            done = run(
+                [git_program(), f"--git-dir={there}", "update-ref", "-d", name, head], env=git_env(), timeout=60
+            )  # fmt: skip
+        if done.code:
+            words = done.err.decode("utf-8", "replace").strip()[-500:]
+            return f"{branch} could not be removed: {words}"
+    return ""
+
+
+def holding(store: Store, head: str, but: str) -> list[str]:
+    """Gives the branches and tags of the repository beside the store that have a commit, but for one branch."""
+    there = beside(store)
+    if there is None:
+        return []
+    done = git(there, "for-each-ref", "--format=%(refname)", f"--contains={head}", "refs/heads/", "refs/remotes/",
+               "refs/tags/", ok=(0, 129), timeout=600)  # fmt: skip
+    if done.code:  # it has no such commit
+        return []
+    return [short_ref(name) for name in done.text().split() if name != f"refs/heads/{but}"]

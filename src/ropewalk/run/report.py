@@ -108,6 +108,14 @@ def shown(layout: Layout, run: str) -> Shown | None:
         return None
 
 
+def forget_shown(layout: Layout, run: str) -> None:
+    """Forgets the branch that showed a run, so that it is made again should the run go on."""
+    try:
+        os.unlink(os.path.join(folder(layout, run), "branch.json"))
+    except FileNotFoundError:
+        pass
+
+
 def names(layout: Layout) -> list[str]:
     """Gives the runs that have a folder here, newest first."""
     try:

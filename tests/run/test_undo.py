@@ -1,0 +1,137 @@
+"""Taking a run back by the real command: each way that fits, what was built on it, and a second time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ropewalk.store.store import Store
+from storekit import stock
+
+from .conftest import Runs, task
+
+
+def done(runs: Runs, *words: str, name: str = "one", text: str = "new\n") -> dict[str, Any]:
+    """Runs a task that writes a file and changes a line of another; gives the run."""
+    one = task(name, {"put": f"{name}.txt", "text": text}, {"replace": "src/b.py", "old": "b = 1", "new": "b = 2"})
+    code, envelope = runs.run([one], *words)
+    assert code == 0, envelope
+    found: dict[str, Any] = envelope["result"]
+    return found
+
+
+def land(runs: Runs, onto: str, message: str, changes: list[dict[str, Any]]) -> str:
+    """Lands a person's change on a branch and gives the land."""
+    path = runs.folder / "changes.json"
+    path.write_bytes(msgspec.json.encode(changes))
+    made = runs.rw("commit", "-m", message, "--changes", str(path), "--parent", onto)["result"]["changeset"]
+    found: str = runs.rw("land", made, "--onto", onto)["result"]["landed"]
+    return found
+
+
+def head(runs: Runs, name: str) -> str | None:
+    with Store(runs.root) as store:
+        return store.ref(name)
+
+
+def last_op(runs: Runs) -> int:
+    number: int = runs.rw("op", "log", "-n", "1")["result"]["ops"][0]["op"]
+    return number
+
+
+def test_F25_a_run_that_nobody_merged_loses_its_branch_and_op_undo_brings_it_back(runs: Runs) -> None:
+    run = done(runs)
+    ref, main = f"refs/heads/{run['ref']}", head(runs, "refs/heads/main")
+    undone = runs.rw("runs", "undo", run["id"])["result"]
+    assert (undone["how"], undone["kept"]) == ("dropped", f"refs/run-undone/{run['id']}")
+    assert head(runs, ref) is None and head(runs, undone["kept"]) == run["head"]
+    assert head(runs, "refs/heads/main") == main
+    assert runs.rw("runs", "show", run["id"])["result"]["state"] == "undone"
+    number = last_op(runs)
+    again = runs.rw("runs", "undo", run["id"])["result"]
+    assert again["already_applied"] and last_op(runs) == number
+    refused = runs.rw("runs", "resume", run["id"])["error"]
+    assert refused["code"] == "E_INVALID" and "op undo" in refused["hint"] and last_op(runs) == number
+    assert runs.rw("op", "undo", str(number))["ok"]
+    assert head(runs, ref) == run["head"] and head(runs, undone["kept"]) is None
+    assert runs.rw("runs", "show", run["id"])["result"] == run
+    assert runs.rw("verify")["ok"]
+
+
+def test_F25_a_branch_that_has_nothing_since_moves_back(runs: Runs) -> None:
+    main = head(runs, "refs/heads/main")
+    run = done(runs, "--onto", "main")
+    assert head(runs, "refs/heads/main") == run["head"] != main
+    undone = runs.rw("runs", "undo", run["id"])["result"]
+    assert (undone["how"], undone["head"]) == ("moved", main) and head(runs, "refs/heads/main") == main
+    assert runs.rw("op", "undo", str(last_op(runs)))["ok"]
+    assert head(runs, "refs/heads/main") == run["head"]
+    assert runs.rw("runs", "show", run["id"])["result"]["state"] == "done"
+
+
+def test_F25_what_others_built_beside_it_stays(runs: Runs) -> None:
+    two = [task(n, {"put": f"{n}.txt", "text": "n\n"}) for n in ("one", "two")]
+    code, envelope = runs.run(two, "--onto", "main")
+    run = envelope["result"]
+    assert code == 0
+    later = land(runs, "main", "beside it", [{"path": "other.txt", "content": {"inline": "mine\n"}}])
+    undone = runs.rw("runs", "undo", run["id"], "--check", "test -e other.txt && test ! -e one.txt")["result"]
+    assert undone["how"] == "reverted" and undone["commit"] == head(runs, "refs/heads/main"), undone
+    files = runs.files("main")
+    assert "one.txt" not in files and "two.txt" not in files and files["other.txt"] == "mine\n"
+    message = stock("-C", runs.root + "/repo.git", "log", "-1", "--format=%P %B", undone["commit"]).decode()
+    assert message.startswith(later) and f"Take back the run {run['id']}" in message
+    number = last_op(runs)
+    assert runs.rw("runs", "undo", run["id"])["result"]["already_applied"] and last_op(runs) == number
+    assert runs.rw("op", "undo", str(number))["ok"]
+    assert "one.txt" in runs.files("main") and runs.rw("runs", "show", run["id"])["result"]["state"] == "done"
+
+
+def test_F25_what_others_built_on_it_is_named_and_nothing_changes(runs: Runs) -> None:
+    run = done(runs, "--onto", "main")
+    later = land(runs, "main", "b is three", [{"path": "src/b.py", "content": {"inline": "b = 3\n"}}])
+    number = last_op(runs)
+    error = runs.rw("runs", "undo", run["id"])["error"]
+    assert error["code"] == "E_CONFLICT" and error["details"]["paths"] == ["src/b.py"], error
+    assert [(one["id"], one["title"]) for one in error["details"]["built"]] == [(later, "b is three")]
+    assert head(runs, "refs/heads/main") == later and last_op(runs) == number
+    assert runs.rw("runs", "show", run["id"])["result"]["state"] == "done"
+
+
+def test_F25_a_check_that_fails_without_the_run_keeps_it(runs: Runs) -> None:
+    run = done(runs, "--onto", "main")
+    later = land(runs, "main", "needs it", [{"path": "use.txt", "content": {"inline": "u\n"}}])
+    error = runs.rw("runs", "undo", run["id"], "--check", "test -e one.txt")["error"]
+    assert error["code"] == "E_CHECK_FAILED" and head(runs, "refs/heads/main") == later
+    assert runs.rw("runs", "show", run["id"])["result"]["state"] == "done"
+
+
+@pytest.mark.parametrize("how", ["squashed", "forwarded"])
+def test_F25_a_run_that_was_merged_is_taken_back_where_it_was_merged(runs: Runs, how: str) -> None:
+    run = done(runs)
+    if how == "squashed":
+        land(runs, "main", "before", [{"path": "before.txt", "content": {"inline": "b\n"}}])
+        assert runs.rw("land", run["head"], "--onto", "main")["ok"]
+    else:
+        assert runs.rw("ref", "set", "main", run["head"], "--expect", run["base"])["ok"]
+    assert "one.txt" in runs.files("main")
+    undone = runs.rw("runs", "undo", run["id"])["result"]
+    assert (undone["how"], undone["ref"]) == ("reverted", "main")
+    files = runs.files("main")
+    assert "one.txt" not in files and files["src/b.py"] == "b = 1\n"
+    assert ("before.txt" in files) == (how == "squashed")
+
+
+def test_F25_only_the_lands_of_the_run_are_taken_back(runs: Runs, tmp_path: Path) -> None:
+    first = done(runs, "--onto", "main", name="first")
+    plain = [task("second", {"put": "second.txt", "text": "s\n"})]
+    second = runs.run(plain, "--onto", "main")[1]["result"]
+    undone = runs.rw("runs", "undo", first["id"])["result"]
+    files = runs.files("main")
+    assert undone["how"] == "reverted" and "first.txt" not in files and files["second.txt"] == "s\n"
+    assert runs.rw("runs", "undo", second["id"])["result"]["how"] == "reverted"
+    assert "second.txt" not in runs.files("main")
+    assert runs.rw("runs", "undo", "no-such-run")["error"]["code"] == "E_NOT_FOUND"
