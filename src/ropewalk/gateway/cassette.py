@@ -212,6 +212,11 @@ class Cassette:
         self._played[lane, name] = number + 1
         return found
 
+    def is_over(self, lane: str) -> bool:
+        """Says whether all that is recorded of a lane was played: what it asks behind that is no other run."""
+        played = sum(count for (of, _), count in self._played.items() if of == lane)
+        return 0 < sum(1 for _ in self._requests(lane)) <= played
+
     def _recorded(self, lane: str, name: str, number: int) -> Recording | None:
         if self._is_file:
             fits = (line.recording for line in self._lines(lane) if line.name == name)

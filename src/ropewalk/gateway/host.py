@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import msgspec
 
@@ -18,6 +18,7 @@ from ropewalk.core import clock
 from ropewalk.core.errors import CageUnavailableError, ProviderError, os_error
 from ropewalk.gateway import process, settings
 from ropewalk.gateway.budget import DAY, Cap
+from ropewalk.gateway.ledger import file_name
 from ropewalk.gateway.process import Address
 from ropewalk.gateway.settings import Lane, Settings, Upstream
 
@@ -105,6 +106,8 @@ def admit(
     the paths of a full cage, and elsewhere a lane would write into another's tree (G1).
     """
     token = "rwl_" + secrets.token_urlsafe(24)
+    with suppress(OSError):  # what one of that name did before, in another store, is not its own
+        os.unlink(os.path.join(folder, "activity", file_name(lane.lane)))
     with changing(folder) as put:
         now = settings.read(folder)
         if lane.is_played and level != "full":

@@ -223,7 +223,7 @@ class Activity(msgspec.Struct, omit_defaults=True):
     `open` counts requests on their way. `wants_tool` says that the last answer asked for a tool. `tokens` and `cost`
     are the sums of what was settled. `tools` are those that the first request that offers any offers its model.
     `limited` is when it was last asked to wait, `until` until when it was told to. `missed` is the first request that a
-    cassette had no answer to.
+    cassette had no answer to. `mark` tells lanes of one name apart.
     """
 
     open: int = 0
@@ -236,6 +236,7 @@ class Activity(msgspec.Struct, omit_defaults=True):
     limited: float = 0.0
     until: float = 0.0
     missed: str = ""
+    mark: int = 0
     error: str = ""
     tokens: Tokens = Tokens()
     cost: Cost = NOTHING
@@ -251,10 +252,13 @@ class Activities:
         self.lanes: dict[str, Activity] = {}
         self._written: dict[str, float] = {}
 
-    def of(self, lane: str) -> Activity:
-        """Gives the record of a lane, to be changed and shown."""
+    def of(self, lane: str, token: str = "") -> Activity:
+        """Gives the record of a lane, to be changed and shown; with another token it is another lane of that name."""
         if lane not in self.lanes:
             self.lanes[lane] = read_activity(self._folder, lane) or Activity()
+        mark = crc32(token.encode()) if token else self.lanes[lane].mark
+        if mark != self.lanes[lane].mark:
+            self.lanes[lane] = Activity(mark=mark)
         return self.lanes[lane]
 
     def begin(self) -> list[str]:

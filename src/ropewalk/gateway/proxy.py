@@ -138,7 +138,7 @@ class Proxy:
     async def _ask(
         self, request: web.Request, path: str, held: str, settings: Settings, ask: Ask
     ) -> web.StreamResponse:
-        activity = self.activities.of(ask.lane.lane)
+        activity = self.activities.of(ask.lane.lane, held)
         if activity.requests >= ask.lane.requests:
             activity.error = "requests"
             self.activities.show(ask.lane.lane)
@@ -270,7 +270,11 @@ class Proxy:
         activity = self.activities.of(ask.lane.lane)
         if isinstance(found, str):
             activity.status = 400
-            activity.error = activity.missed = f"cassette_miss: {found}"[:2000]
+            activity.error = f"cassette_miss: {found}"[:2000]
+            if not tape.is_over(
+                ask.lane.recorded
+            ):  # it may have left in the midst of one
+                activity.missed = activity.missed or activity.error
             return error(ask.wire, 400, "cassette_miss", found)
         response = web.StreamResponse(status=found.status, headers=dict(found.headers))
         await response.prepare(request)

@@ -281,13 +281,13 @@ class Supervised:
     def _refused(self, account: Ending) -> tuple[State, str] | None:
         """Gives the end of a lane that the gateway refused: a cassette without an answer (G2), a budget that is spent.
 
-        A miss counts whatever the program made of it: what it did behind that is not what was recorded.
+        A miss counts whatever the program made of it, but for one behind all that was recorded.
         """
         if not self.order.gateway:
             return None
         seen = read_activity(os.path.join(self.order.gateway, "activity"), self.order.id)
-        if seen is not None and seen.missed:
-            return "failed", seen.missed[:500]
+        if seen is not None and (seen.missed or (not account.ok and seen.error.startswith("cassette_miss"))):
+            return "failed", (seen.missed or seen.error)[:500]
         if seen is not None and not account.ok and seen.error.startswith("budget: "):
             return "partial", seen.error[:500]
         return None

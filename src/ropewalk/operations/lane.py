@@ -152,7 +152,8 @@ def lane_start(ctx: Context, req: LaneStartRequest) -> LaneView:
     number = len(before) + 1
     lane = f"{RUN}/{req.name}/{number}"
     session = before[0].result.session if before and before[0].result is not None and ways.tape is None else None
-    ways = ways._replace(account=lane)  # a lane by itself is a run of its own
+    # a lane by itself is a run of its own, in whichever store
+    ways = ways._replace(account=f"{store.format.id[:8]}/{req.name}/{number}")
     one = turns.Turn(
         lane, agent, os.path.join(ctx.shared, "lanes", req.name, str(number)), ws.path,
         store.objects.commit(ws.base).tree, prompt, RUN, req.name, number, req.seconds,
