@@ -84,7 +84,7 @@ def _main(words: list[str]) -> int:
         if sys.stdin.isatty() and sys.stderr.isatty():
             context.asks = _asked
         if (
-            operation.name in ("run", "runs resume", "demo")
+            operation.name in ("run", "runs resume", "watch", "demo")
             and sys.stderr.isatty()
             and os.environ.get("TERM", "dumb") != "dumb"
         ):
@@ -99,11 +99,11 @@ def _main(words: list[str]) -> int:
     except Exception as error:
         return _fail(name, fault(error), output)
     try:
-        if options.stream:
+        if options.stream or operation.name == "watch":
             from ropewalk.cli import special
 
             try:
-                return special.stream(operation, context, values)
+                return special.stream(operation, context, values, options.output or output)
             except RopewalkError as error:
                 return _fail(name, error, output)
         from ropewalk.operations import envelope

@@ -10,6 +10,8 @@ from ropewalk import __version__
 from ropewalk.core.errors import InvalidError, NotFoundError, RopewalkError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ropewalk.operations.context import Context
     from ropewalk.operations.registry import Operation
 
@@ -50,6 +52,7 @@ HEADINGS = {
     "lanecare": "What lanes stand on",
     "run": "Runs",
     "runs": "What became of runs",
+    "reporting": "Reports of runs, and following them",
     "demo": "The demonstration",
     "plan": "Plans",
     "adr": "Standing decisions",
@@ -206,8 +209,8 @@ def _print(text: str) -> None:
     write(text.encode("utf-8", "backslashreplace"))
 
 
-def stream(operation: Operation, context: Context, values: dict[str, Any]) -> int:
-    """Runs an operation in its streaming form: JSON lines or bytes in the place of an envelope."""
+def stream(operation: Operation, context: Context, values: dict[str, Any], output: str = "json") -> int:
+    """Runs an operation in its streaming form: JSON lines, lines or bytes in the place of an envelope."""
     from ropewalk.operations import envelope
 
     typed: Any = envelope.convert(operation, values)
@@ -215,7 +218,40 @@ def stream(operation: Operation, context: Context, values: dict[str, Any]) -> in
         return _follow(context, typed.before, typed.limit if "limit" in values else 0)
     if operation.name == "cat":
         return _raw(context, typed.rev, typed.path)
+    if operation.name == "watch":
+        return _watch(context, typed, output)
     raise InvalidError(f"{operation.name} has no streaming form")
+
+
+def _watch(context: Context, typed: Any, output: str) -> int:
+    """Prints what happens as JSON lines, or as lines or a drawing for a person, until it ends or nobody reads."""
+    import msgspec
+
+    from ropewalk.cli.main import write
+    from ropewalk.operations import reporting
+
+    if output == "json":
+        context.show_on(lambda line: None, lambda event: write(msgspec.json.encode(event) + b"\n"))
+    elif context.watch is None or typed.run is None:
+        context.show_on(lambda line: _print(f"{line}\n"), reporting.lines_to(lambda line: _print(f"{line}\n")))
+    found = reporting.watch(context, typed, _reader_gone())
+    if output != "json" and found.run is not None:
+        from ropewalk.cli.runview import of
+
+        view = of("runs show")
+        assert view is not None
+        _print("".join(f"{line}\n" for line in view(msgspec.to_builtins(found.run))))
+    return context.exit
+
+
+def _reader_gone() -> Callable[[], bool]:
+    """Gives what says whether nobody reads standard output any more."""
+    import select
+
+    # a pipe whose reader is gone reports an error even when no event is asked for
+    gone = select.poll()
+    gone.register(sys.stdout.fileno(), 0)
+    return lambda: any(event & (select.POLLERR | select.POLLNVAL) for _, event in gone.poll(0))
 
 
 def _follow(context: Context, before: int | None, earlier: int) -> int:

@@ -246,6 +246,14 @@ def lanes(store: Store, run: str | None = None, *, only_open: bool = False, limi
     return [_lane(row) for row in rows]
 
 
+def of_attempt(store: Store, attempt: str) -> list[Lane]:
+    """Gives the lanes of an attempt at a task of a board, in the order in which they were started."""
+    rows = store.db.rows(
+        f"SELECT {_COLUMNS} FROM lanes WHERE lane > ?1 || '/' AND lane < ?1 || '0' ORDER BY began, lane", (attempt,)
+    )
+    return [_lane(row) for row in rows]
+
+
 def levels_at(store: Store, workspace: str) -> frozenset[Level]:
     """Gives the levels of the lanes that worked in a workspace."""
     rows = store.db.rows("SELECT record FROM lanes")
