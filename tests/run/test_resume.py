@@ -77,7 +77,8 @@ def test_a_run_that_is_stopped_keeps_its_work_and_can_be_resumed(runs: Runs, tmp
     assert runs.left(run) == []
     # nobody starts a stopped run's tasks
     worked = runs.rw("work", "--until-empty", "--harness", "scripted")["result"]
-    assert worked.get("tasks", []) == [] and {one["task"] for one in worked["left"]} == {f"{run}.two", f"{run}.three"}, worked
+    assert worked.get("tasks", []) == [], worked
+    assert {one["task"] for one in worked["left"]} == {f"{run}.two", f"{run}.three"}
     gate.touch()
     assert runs.rw("runs", "resume", run)["result"]["landed"] == 4
     assert sorted(lands(runs, run)) == ["four", "one", "three", "two"]

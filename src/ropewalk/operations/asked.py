@@ -90,8 +90,8 @@ def _drafted(ctx: Context, store: Store, req: RunRequest, base: str) -> str:
     )  # fmt: skip
     done = plan.plan_draft(ctx, draft)
     ctx.exit = 0  # what the lint found is shown, and is a person's to weigh
-    ctx.progress(f"the plan is in {where}: {len(done.tasks)} tasks; {done.workers} workers are worth having"
-                 f" ({done.low} to {done.high})")  # fmt: skip
+    worth = f"{_count(done.workers, 'agent')} worth having ({done.low} to {done.high})"
+    ctx.progress(f"the plan is in {where}: {_count(len(done.tasks), 'task')}, {worth}")
     return where
 
 
@@ -124,7 +124,8 @@ def _of_plan(ctx: Context, req: RunRequest, folder: str, onto: str | None, base:
     harness = _harness(req, planned.tasks)
     _check_scripts(harness, planned.tasks)
     _confirm(ctx, req, folder, [
-        f"{len(planned.tasks)} tasks in {len(view.packing.regions)} regions for {view.workers} agents:",
+        f"{_count(len(planned.tasks), 'task')} in {_count(len(view.packing.regions), 'region')} for"
+        f" {_count(view.workers, 'agent')}:",
         *view.chart(),
     ])  # fmt: skip
     regions = {task: held[0] for task, held in view.packing.held.items() if held}
@@ -151,6 +152,10 @@ def _confirm(ctx: Context, req: RunRequest, folder: str, lines: Sequence[str]) -
         raise StalledError(
             "the plan was not started", hint=f"change what is in {folder}, then `rw run --plan {folder}`", plan=folder
         )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _harness(req: RunRequest, todo: Sequence[Task]) -> str:

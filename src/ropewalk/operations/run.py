@@ -17,6 +17,7 @@ from ropewalk.core.errors import (
     InvalidError,
     LoginError,
     LoginUncagedError,
+    NoBoardError,
     NotFoundError,
     PlanningError,
     ProviderError,
@@ -160,7 +161,7 @@ def _make_store(ctx: Context, named: str | None) -> None:
         return
     try:
         ctx.board(None)
-    except NotFoundError:
+    except (NotFoundError, NoBoardError):
         made = init(ctx, InitRequest())
         ctx.progress(f"made a store beside the repository: {made.name}, in its .git folder")
 
@@ -233,7 +234,8 @@ def line_of(event: dict[str, Any]) -> str | None:
     """Gives an event as a line for a person, None for one that is not worth a line."""
     kind, task = event["event"], event.get("task", "")
     if kind == "run_started":
-        return f"run {event['run']}: {len(event['tasks'])} tasks onto {event['ref']}"
+        count = len(event["tasks"])
+        return f"run {event['run']}: {count} task{'' if count == 1 else 's'} onto {event['ref']}"
     if kind == "task_started":
         return f"{task}: started ({event['agent']})"
     if kind == "landed":

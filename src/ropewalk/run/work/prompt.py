@@ -37,8 +37,8 @@ def of_task(spec: Spec, brief: str = "") -> str:
 
 def _plain(spec: Spec) -> list[str]:
     task = spec.task
-    parts = [task.title] if task.title else []
-    parts.append(task.description.strip() or spec.brief.strip() or task.id)
+    words = task.description.strip() or spec.brief.strip() or task.id
+    parts = [task.title, words] if task.title and task.title not in words[:400] else [words]
     if task.owns or task.modifies:
         parts.append("Write these paths alone: " + ", ".join((*task.owns, *task.modifies)))
     if task.check:
