@@ -223,7 +223,8 @@ class Activity(msgspec.Struct, omit_defaults=True):
     `open` counts requests on their way. `wants_tool` says that the last answer asked for a tool. `tokens` and `cost`
     are the sums of what was settled. `tools` are those that the first request that offers any offers its model.
     `limited` is when it was last asked to wait, `until` until when it was told to. `missed` is the first request that a
-    cassette had no answer to. `mark` tells lanes of one name apart.
+    cassette had no answer to. `mark` tells lanes of one name apart. `context` is how many tokens the last answered
+    request and its answer were: what the lane's next request will hold at least.
     """
 
     open: int = 0
@@ -237,6 +238,7 @@ class Activity(msgspec.Struct, omit_defaults=True):
     until: float = 0.0
     missed: str = ""
     mark: int = 0
+    context: int = 0
     error: str = ""
     tokens: Tokens = Tokens()
     cost: Cost = NOTHING

@@ -271,9 +271,7 @@ class Proxy:
         if isinstance(found, str):
             activity.status = 400
             activity.error = f"cassette_miss: {found}"[:2000]
-            if not tape.is_over(
-                ask.lane.recorded
-            ):  # it may have left in the midst of one
+            if not tape.is_over(ask.lane.recorded):  # it may have left in the midst of one
                 activity.missed = activity.missed or activity.error
             return error(ask.wire, 400, "cassette_miss", found)
         response = web.StreamResponse(status=found.status, headers=dict(found.headers))
@@ -290,8 +288,10 @@ class Proxy:
 
     def note_answer(self, ask: Ask, usage: Usage) -> None:
         """Notes what an answer says about what comes next in its lane."""
-        self.activities.of(ask.lane.lane).wants_tool = usage.wants_tool
+        activity = self.activities.of(ask.lane.lane)
+        activity.wants_tool = usage.wants_tool
         if usage.tokens is not None:
+            activity.context = usage.tokens.total
             self.expected.note(ask.lane.lane, usage.tokens.output)
 
     async def _beside(

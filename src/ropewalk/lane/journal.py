@@ -83,7 +83,8 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is how a lane ended.
 
     `reply` are the fields of its structured reply, `tree` what it left, `passed` what the collect gate decided (None:
-    it was not asked), `gate` why. Costs are those of the gateway, with their mark.
+    it was not asked), `gate` why. Costs are those of the gateway, with their mark. `context` is how many tokens the
+    last request and its answer were, as the gateway counted; 0 where it did not.
     """
 
     state: State
@@ -107,6 +108,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     gate: str = ""
     cached_from: str = ""
     requests: int = 0
+    context: int = 0
 
 
 class Lane(msgspec.Struct, frozen=True):

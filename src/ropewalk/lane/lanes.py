@@ -579,4 +579,5 @@ def _result(lane: str, kept: Kept, told: _Told) -> Result:
         followed.exit.code if followed is not None and followed.exit is not None else None,
         account.session if account else None, account.denied if account else 0,
         requests=seen.requests if seen is not None else 0,
+        context=seen.context if seen is not None else 0,
     )  # fmt: skip

@@ -21,7 +21,9 @@ from ropewalk.core.ids import short_ref
 from ropewalk.run import figures, publish, report
 from ropewalk.run.figures import Summary, TaskReport
 from ropewalk.run.work import loop
+from ropewalk.run.work.leftovers import Places
 from ropewalk.run.work.options import Options
+from ropewalk.run.work.sessions import Sessions
 from ropewalk.store.store import Store
 
 
@@ -49,6 +51,7 @@ def drive(
                      tasks=list(run.tasks), harness=options.harness.name, jobs=options.jobs)  # fmt: skip
             told = _Told(run, log)
             done = loop.work(board, store, options._replace(within=run.id, until_empty=True, emit=told))
+            Sessions(Places(store, options.data_home).sessions).drop(f"{run.id}.")
             summary = figures.summary(board, run, living=False, now=clock.now())
             if options.stop.is_set() and summary.state == "died":
                 run = runs.set_stopped(

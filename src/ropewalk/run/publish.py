@@ -47,10 +47,14 @@ def show_branch(store: Store, ref: str, run_id: str) -> str | None:
             return name.removeprefix("refs/heads/")
         words = done.err.decode("utf-8", "replace").strip()[-500:]
         store.warnings.append(
-            f"the branch {name.removeprefix('refs/heads/')} could not be made in your repository: {words}"
+            f"the branch {name.removeprefix('refs/heads/')} could not be made in your repository: {words};"
+            f" this makes it: git fetch {store.layout.repo} {ref}:{name}"
         )
         return None
-    store.warnings.append(f"no branch was made in your repository: {', '.join(PREFIXES)} are branches of yours")
+    store.warnings.append(
+        f"no branch was made in your repository: {', '.join(PREFIXES)} are branches of yours;"
+        f" this makes one: git fetch {store.layout.repo} {ref}:NAME"
+    )
     return None
 
 

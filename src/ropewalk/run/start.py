@@ -46,8 +46,8 @@ class Start(NamedTuple):
 def find(store: Store, cwd: str, actor: str) -> Start:
     """Gives where a run that is asked for in a folder starts; what it stands on is in the store then.
 
-    Where the store's default branch holds the checkout's commit it is taken as it is now: what landed is part of it.
-    A repository without commits starts from an empty tree.
+    Where the checkout is on the store's default branch, and all that the store has beyond it was made in the store, the
+    store's is taken: what landed is part of it. A repository without commits starts from an empty tree.
     """
     branch = revisions.default_branch(store)
     ours = store.ref(branch)
@@ -63,17 +63,34 @@ def find(store: Store, cwd: str, actor: str) -> Start:
     if asked.code not in (0, 1):
         raise git_error("rev-parse HEAD", asked)
     head = asked.out.decode("ascii", "replace").strip()
+    if len(head) == 64:
+        raise transport.sha256(transport.place(common))
     if not HEX40.match(head):
         return Start(_empty(store, actor) if ours is None else ours, "no commit", dirty)
     importing.bring_refs(store, transport.place(common), {f"{KEPT}{head}": head}, [], kind="run_base", actor=actor)
-    if ours is not None and lineage.is_on(store, head, ours):
+    on = _git(cwd, "symbolic-ref", "--quiet", "HEAD").out.decode("utf-8", "replace").strip()
+    if ours is not None and on == branch and _landed_on(store, head, ours):
         return Start(ours, branch.removeprefix("refs/heads/"), dirty)
     return Start(head, "HEAD", dirty)
 
 
+def _landed_on(store: Store, head: str, ours: str) -> bool:
+    """Says whether a commit of the store is another with changes on it that were all made in the store.
+
+    What came from the repository and is not in its branch any more was taken away by the person.
+    """
+    if not lineage.is_on(store, head, ours):
+        return False
+    beyond = store.git("rev-list", ours, f"^{head}", "--", timeout=600).text().split()
+    return all(store.agent_of(oid) is not None for oid in beyond)
+
+
 def _uncommitted(cwd: str) -> tuple[str, ...]:
-    """Gives the paths that differ from the checkout's commit, as `git status` has them."""
-    done = _git(cwd, "status", "--porcelain=v1", "-z", "--untracked-files=normal", "--ignore-submodules=none")
+    """Gives the paths that differ from the checkout's commit, as `git status` has them.
+
+    Into a submodule nobody looks: git would run there with that repository's settings, and only its commit counts.
+    """
+    done = _git(cwd, "status", "--porcelain=v1", "-z", "--untracked-files=normal", "--ignore-submodules=dirty")
     if done.code:
         return ()
     parts = done.out.decode("utf-8", "replace").split("\0")

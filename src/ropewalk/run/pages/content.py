@@ -155,7 +155,7 @@ def _landed(account: Account) -> list[Block]:
     rows: list[tuple[Cell, ...]] = []
     for one in account.lands:
         op = "it was there before" if one.already else UNKNOWN if one.op is None else str(one.op)
-        note = "taken back" if one.undone else "passed" if one.check else "none"
+        note = "taken back" if one.undone or account.summary.state == "undone" else "passed" if one.check else "none"
         rows.append((
             Cell(one.task), Cell(one.commit, "code"), Cell(one.agent), Cell(_who(one.harness, one.model)),
             Cell(one.check, "code"), Cell(note), Cell(op, "number"), Cell(moment(one.at)),

@@ -19,7 +19,8 @@ pre { background: var(--panel); padding: .8rem; overflow-x: auto; border-radius:
 .scroll { overflow-x: auto; margin: .5rem 0; overflow-wrap: normal; }
 table { border-collapse: collapse; font-size: .9rem; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); }
-td { max-width: 26rem; min-width: 3rem; } td code { overflow-wrap: anywhere; }
+td > bdi, td > code { display: block; width: max-content; overflow-wrap: anywhere; white-space: normal; }
+td > bdi { max-width: 20rem; } td > code { max-width: 44ch; }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: .6rem 1rem; margin: .5rem 0; }
 dt { color: var(--faint); font-size: .85rem; } dd { margin: 0; }

@@ -138,6 +138,8 @@ class Attempt:
             if isinstance(error, (FencedError, UnsupportedError, BusyError)):
                 raise
             raise Unstartable(f"{error.code} {error.message}") from None
+        into = os.path.join(self.bench.places.of(self.attempt), "before")
+        self._before = self.bench.sessions.take(self.task.region, self.pick.adapter.name, into)
         with self.lease.still() as held:
             self.lease.set(claim.mark(self.board, held, "dispatch_started"))
         self._tell("dispatch_started")
@@ -517,7 +519,10 @@ class Attempt:
         return Ending(end, structural)
 
     def _tidy(self) -> None:
-        """Removes the workspace and the folder; what did not land is archived."""
+        """Removes the workspace and the folder; what did not land is archived, what did may be gone on from."""
+        if self._landed and self._before is not None and self._done is not None:
+            context = self._done.result.context
+            self.bench.sessions.keep(self.task.region, self.pick.adapter.name, self._before, context)
         try:
             drop(self.store, self.attempt, self.bench.actor, keep=not self._landed)
             self.bench.places.remove(self.attempt)

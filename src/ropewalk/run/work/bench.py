@@ -14,6 +14,7 @@ from ropewalk.run.work.lease import Heart
 from ropewalk.run.work.leftovers import Places
 from ropewalk.run.work.options import Options, TaskEnd
 from ropewalk.run.work.patience import Patience
+from ropewalk.run.work.sessions import Sessions
 from ropewalk.store.store import Store
 
 
@@ -29,6 +30,7 @@ class Bench(NamedTuple):
     actor: str
     tell: Callable[..., object]
     patience: Patience
+    sessions: Sessions
 
 
 class Ending(NamedTuple):

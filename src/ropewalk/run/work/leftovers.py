@@ -33,6 +33,7 @@ class Places:
         self.home = os.path.join(data_home, "ropewalk", store.format.id)
         self.folder = os.path.join(self.home, "work")
         self.checks = os.path.join(self.home, "checks")
+        self.sessions = os.path.join(self.home, "sessions")
 
     def of(self, attempt: str) -> str:
         """Gives the folder of an attempt."""

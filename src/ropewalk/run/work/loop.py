@@ -41,6 +41,7 @@ from ropewalk.run.work.lease import Heart
 from ropewalk.run.work.options import Ended, Left, Options, Report, TaskEnd
 from ropewalk.run.work.patience import Patience
 from ropewalk.run.work.presence import Presence
+from ropewalk.run.work.sessions import Sessions
 from ropewalk.store.store import Store
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
@@ -175,7 +176,7 @@ class _Loop:
         self.patience = Patience(self.options.outage_seconds, self.options.patience, worker.tell)
         self.bench = Bench(
             board, store, self.options, self.options.landing or LocalLanding(), worker.heart, self.places, worker.actor,
-            worker.tell, self.patience,
+            worker.tell, self.patience, Sessions(self.places.sessions),
         )  # fmt: skip
         self.me = holder.mine()
         self.presence = Presence(board.folder)
