@@ -118,3 +118,30 @@ def test_G2_every_program_is_recorded_and_played_back_with_the_server_off(field:
     (config / "endpoints.toml").unlink()
     assert all_of("second", "--replay") == first
     assert len(field.server.entries("run")) == asked
+
+
+def test_each_task_of_a_run_is_done_by_the_program_that_its_route_names(field: Field) -> None:
+    field.server.add("told", [{"tool": "shell", "cmd": "echo done > ${ROPEWALK_TASK##*.}.txt"},
+                              {"text": "FINAL-ANSWER: wrote it"}])  # fmt: skip
+    config = field.folder / "config" / "ropewalk"
+    config.mkdir(parents=True)
+    url = field.server.url("run", "told")
+    (config / "endpoints.toml").write_text(f'[endpoints.up]\nurl = "{url}"\nkey = "sk-real-key-0123456789"\n')
+    (config / "endpoints.toml").chmod(0o600)
+    (config / "routing.toml").write_text(
+        '[aliases]\nmine = { harness = "pi", model = "scripted-model" }\n'
+        'cheap = { harness = "codex", model = "scripted-model" }\n[classes]\nmechanical = { use = "cheap" }\n'
+    )
+    wanted = {"by-name": "grok", "by-model": "pi", "by-class": "codex"}
+    tasks = [
+        {"id": "by-name", "harness": "grok", "model": "scripted-model"}, {"id": "by-model", "model": "mine"},
+        {"id": "by-class", "class": "mechanical"},
+    ]  # fmt: skip
+    full = [{"description": "Write it.", "check": f"grep -q done {one['id']}.txt", **one} for one in tasks]
+    (field.folder / "tasks.json").write_bytes(msgspec.json.encode({"tasks": full}))
+    done = field.rw("first", "run", "--tasks", str(field.folder / "tasks.json"), "--jobs", "3")
+    assert done["landed"] == 3
+    lanes = field.rw("first", "lane", "list")["lanes"]
+    assert {one["task"].partition(".")[2]: one["harness"] for one in lanes} == wanted
+    rows = field.rw("first", "board", "attribution")["tasks"]
+    assert {task.partition(".")[2]: one["harness"] for task, (one,) in rows.items()} == wanted  # as the claims say
