@@ -143,9 +143,11 @@ def watch(ctx: Context, req: WatchRequest, gone: Callable[[], bool] = lambda: Fa
     found = runs.need(board, req.run)
     for event in following.follow(board, store, found, req.patience, gone):
         show(event)
-    told = drive.shown(board, store, runs.need(board, req.run))
-    ctx.exit = figures.exit_code(told)
-    return WatchResponse(told)
+    if gone():
+        return WatchResponse()  # whoever looked on went away, which is no end of the run
+    ended = drive.shown(board, store, runs.need(board, req.run))
+    ctx.exit = figures.exit_code(ended)
+    return WatchResponse(ended)
 
 
 def lines_to(say: Callable[[str], None]) -> Callable[[dict[str, Any]], None]:
