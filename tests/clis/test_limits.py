@@ -56,6 +56,15 @@ class Bench:
 
     def work(self, limits: Limits) -> list[dict[str, Any]]:
         """Does one task and gives the worker's events."""
+        self.add(Task("one", "true", description="Please do all of it.", limits=limits))
+        return self.run()
+
+    def add(self, task: Task) -> None:
+        """Adds a task."""
+        self.board.add(task)
+
+    def run(self) -> list[dict[str, Any]]:
+        """Does all tasks and gives the worker's events."""
         events: list[dict[str, Any]] = []
         held = install.default_folder()
         binary, node = install.binary(held, self.program), install.binary(held, "node")
@@ -66,7 +75,6 @@ class Bench:
             "full", gateway=self.gateway.folder.as_posix(), upstreams={self.program: upstream}, named=(self.program,),
             model=MODELS.get(self.program, "scripted-model"), limits=LaneLimits(turns=None),
         )  # fmt: skip
-        self.board.add(Task("one", "true", description="Please do all of it.", limits=limits))
         options = Options(
             "w1", registry.get(self.program), {**os.environ, "PATH": search}, str(self.folder / "data"),
             threading.Event(), lambda kind, **facts: events.append({"event": kind, **facts}), until_empty=True,
