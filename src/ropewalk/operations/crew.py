@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from ropewalk.core.errors import CageUnavailableError, HarnessError, InvalidError, NotFoundError, RopewalkError
+from ropewalk.core.errors import (
+    AdapterMismatchError,
+    CageUnavailableError,
+    HarnessError,
+    InvalidError,
+    LoginError,
+    LoginUncagedError,
+    NotFoundError,
+    ProviderError,
+    RopewalkError,
+)
 from ropewalk.operations import checking
 from ropewalk.operations.context import Context
 from ropewalk.store.layout import workspace_mark
@@ -23,6 +33,9 @@ if TYPE_CHECKING:
     from ropewalk.plan.task import Task
     from ropewalk.run.staff import Staff
     from ropewalk.run.turn import Ways
+
+LANES = (HarnessError, AdapterMismatchError, CageUnavailableError, LoginUncagedError, LoginError, ProviderError)
+"""Are the errors of whatever starts lanes."""
 
 ROUTE = "route"
 """Is the name of a harness that stands for those of the user's routes."""

@@ -22,7 +22,6 @@ from ropewalk.core.ids import check_ref, short_ref
 from ropewalk.operations import checking, crew
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
-from ropewalk.operations.run import LANES
 from ropewalk.operations.workspace import AT_WORK
 
 RUN = "lane"
@@ -104,7 +103,7 @@ class LaneStartRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request=LaneStartRequest,
     response=LaneView,
     summary="Start an agent in a workspace of its own; it goes on in the background",
-    errors=(*AT_WORK, *LANES),
+    errors=(*AT_WORK, *crew.LANES),
     writes=True,
     tool="",
     command=Command(positional=("name", "prompt?"), flags={"class_": "--class"}),

@@ -14,7 +14,6 @@ from ropewalk.operations import crew, managing
 from ropewalk.operations.context import Context
 from ropewalk.operations.managing import Spending
 from ropewalk.operations.registry import Command, operation
-from ropewalk.operations.run import LANES
 
 if TYPE_CHECKING:
     from ropewalk.plan.document import Document
@@ -80,7 +79,7 @@ class PlanDraftResponse(msgspec.Struct, frozen=True):
     request=PlanDraftRequest,
     response=PlanDraftResponse,
     summary="Make a plan: of a goal by a manager, or of a specification without a model",
-    errors=(InvalidError, NotFoundError, PlanningError, *LANES),
+    errors=(InvalidError, NotFoundError, PlanningError, *crew.LANES),
     writes=True,
     identity=False,
     store=False,
@@ -300,7 +299,7 @@ class PlanRefuteResponse(msgspec.Struct, frozen=True):
     request=PlanRefuteRequest,
     response=PlanRefuteResponse,
     summary="Ask another provider's model what speaks against a plan",
-    errors=(InvalidError, NotFoundError, PlanningError, *LANES),
+    errors=(InvalidError, NotFoundError, PlanningError, *crew.LANES),
     writes=True,
     identity=False,
     store=False,
@@ -355,7 +354,7 @@ class PlanExpandResponse(msgspec.Struct, frozen=True):
     request=PlanExpandRequest,
     response=PlanExpandResponse,
     summary="Have a manager split a task of a plan into several",
-    errors=(InvalidError, NotFoundError, PlanningError, *LANES),
+    errors=(InvalidError, NotFoundError, PlanningError, *crew.LANES),
     writes=True,
     identity=False,
     store=False,

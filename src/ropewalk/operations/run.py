@@ -9,20 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from ropewalk.core.errors import (
-    AdapterMismatchError,
-    BusyError,
-    CageUnavailableError,
-    HarnessError,
-    InvalidError,
-    LoginError,
-    LoginUncagedError,
-    NoBoardError,
-    NotFoundError,
-    PlanningError,
-    ProviderError,
-    StalledError,
-)
+from ropewalk.core.errors import BusyError, InvalidError, NoBoardError, NotFoundError, PlanningError, StalledError
 from ropewalk.operations import crew
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
@@ -34,9 +21,6 @@ if TYPE_CHECKING:
     from ropewalk.board.runs import Run
     from ropewalk.run.work.options import Options
     from ropewalk.store.store import Store
-
-LANES = (HarnessError, AdapterMismatchError, CageUnavailableError, LoginUncagedError, LoginError, ProviderError)
-"""Are the errors of whatever starts lanes."""
 
 JOBS, SECONDS, CHECK_SECONDS, ATTEMPTS, HEIRS = 4, 3600.0, 1800.0, 3, 2
 
@@ -92,7 +76,7 @@ class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request=RunRequest,
     response=Summary,
     summary="Run a goal, a plan or tasks by agents at once, each in its own workspace, and land what passes",
-    errors=(*ON_A_BOARD, *LANES, BusyError, PlanningError, StalledError),
+    errors=(*ON_A_BOARD, *crew.LANES, BusyError, PlanningError, StalledError),
     writes=True,
     store=False,
     command=Command(positional=("goal?",)),
@@ -126,7 +110,7 @@ class RunsResumeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     request=RunsResumeRequest,
     response=Summary,
     summary="Go on with a run that was stopped, killed, or cut short by a power loss",
-    errors=(*ON_A_BOARD, *LANES, BusyError),
+    errors=(*ON_A_BOARD, *crew.LANES, BusyError),
     writes=True,
     tool="",
     store=False,
@@ -162,7 +146,11 @@ def _make_store(ctx: Context, named: str | None) -> None:
     try:
         ctx.board(None)
     except (NotFoundError, NoBoardError):
-        made = init(ctx, InitRequest())
+        try:
+            made = init(ctx, InitRequest())
+        except InvalidError:
+            ctx.board(None)  # another process was faster; else this says that there is none
+            return
         ctx.progress(f"made a store beside the repository: {made.name}, in its .git folder")
 
 

@@ -13,7 +13,6 @@ from ropewalk.core.errors import InvalidError
 from ropewalk.operations import crew
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
-from ropewalk.operations.run import LANES
 from ropewalk.operations.task import ON_A_BOARD, BoardName, TaskName
 from ropewalk.run.work.options import CHECK_SECONDS, SECONDS, Options, Report
 from ropewalk.store.store import Store
@@ -57,7 +56,7 @@ class WorkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request=WorkRequest,
     response=Report,
     summary="Work on a board: take tasks, have agents do them, land what passes; watches until stopped",
-    errors=(*ON_A_BOARD, *LANES),
+    errors=(*ON_A_BOARD, *crew.LANES),
     writes=True,
     tool="",
     store=False,
