@@ -61,6 +61,7 @@ def test_F25_a_run_that_nobody_merged_loses_its_branch_and_op_undo_brings_it_bac
     assert runs.rw("verify")["ok"]
 
 
+@pytest.mark.slow
 def test_F25_a_branch_that_has_nothing_since_moves_back(runs: Runs) -> None:
     main = head(runs, "refs/heads/main")
     run = done(runs, "--onto", "main")
@@ -101,6 +102,7 @@ def test_F25_what_others_built_on_it_is_named_and_nothing_changes(runs: Runs) ->
     assert runs.rw("runs", "show", run["id"])["result"]["state"] == "done"
 
 
+@pytest.mark.slow
 def test_F25_a_check_that_fails_without_the_run_keeps_it(runs: Runs) -> None:
     run = done(runs, "--onto", "main")
     later = land(runs, "main", "needs it", [{"path": "use.txt", "content": {"inline": "u\n"}}])
@@ -109,7 +111,7 @@ def test_F25_a_check_that_fails_without_the_run_keeps_it(runs: Runs) -> None:
     assert runs.rw("runs", "show", run["id"])["result"]["state"] == "done"
 
 
-@pytest.mark.parametrize("how", ["squashed", "forwarded"])
+@pytest.mark.parametrize("how", ["squashed", pytest.param("forwarded", marks=pytest.mark.slow)])
 def test_F25_a_run_that_was_merged_is_taken_back_where_it_was_merged(runs: Runs, how: str) -> None:
     run = done(runs)
     if how == "squashed":
@@ -125,6 +127,7 @@ def test_F25_a_run_that_was_merged_is_taken_back_where_it_was_merged(runs: Runs,
     assert ("before.txt" in files) == (how == "squashed")
 
 
+@pytest.mark.slow
 def test_F25_only_the_lands_of_the_run_are_taken_back(runs: Runs, tmp_path: Path) -> None:
     first = done(runs, "--onto", "main", name="first")
     plain = [task("second", {"put": "second.txt", "text": "s\n"})]
