@@ -91,7 +91,7 @@ def run(ctx: Context, req: RunRequest) -> Summary:
     asked = gather(ctx, board, store, req)
     crew.check(ctx, _crew_of(ctx, asked.options)["staff"], asked.tasks)  # before anything is written
     made = seeding.seed(board, store, asked, ctx.agent, ctx.progress)
-    return _drive(ctx, board, store, made)
+    return _drive(ctx, req.board, board, store, made)
 
 
 class RunsResumeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,7 +133,7 @@ def runs_resume(ctx: Context, req: RunsResumeRequest) -> Summary:
     )
     _crew_of(ctx, options)
     found = runs.set_stopped(board, found.id, "", ctx.agent)
-    return _drive(ctx, board, store, msgspec.structs.replace(found, options=options))
+    return _drive(ctx, req.board, board, store, msgspec.structs.replace(found, options=options))
 
 
 def _make_store(ctx: Context, named: str | None) -> None:
@@ -175,12 +175,12 @@ def _crew_of(ctx: Context, options: Mapping[str, Any]) -> dict[str, Any]:
     return {"harness": staff.adapters[0], "staff": staff, "ways": ways}
 
 
-def _drive(ctx: Context, board: Board, store: Store, made: Run) -> Summary:
+def _drive(ctx: Context, named: str | None, board: Board, store: Store, made: Run) -> Summary:
     from ropewalk.run import drive, figures
     from ropewalk.run.interrupts import Interrupts
 
     with Interrupts() as interrupts:
-        options = _options(ctx, board, made, interrupts.stopped)
+        options = _options(ctx, named, board, made, interrupts.stopped)
         done = drive.drive(board, store, made, options, watch=watcher(ctx))
     if done.ended == "gave_up":
         ctx.warnings.append(f"the worker gave up: {done.reason}")
@@ -188,7 +188,7 @@ def _drive(ctx: Context, board: Board, store: Store, made: Run) -> Summary:
     return done.summary
 
 
-def _options(ctx: Context, board: Board, made: Run, stop: Any) -> Options:
+def _options(ctx: Context, named: str | None, board: Board, made: Run, stop: Any) -> Options:
     from ropewalk.board.local import LocalBoard
     from ropewalk.operations.steps import landing_for
     from ropewalk.operations.work import another
@@ -200,7 +200,7 @@ def _options(ctx: Context, board: Board, made: Run, stop: Any) -> Options:
         stop=stop, model=str(given.get("model", "")), jobs=int(given.get("jobs", JOBS)),
         seconds=float(given.get("seconds", SECONDS)), check_seconds=float(given.get("check_seconds", CHECK_SECONDS)),
         attempts=int(given.get("attempts", ATTEMPTS)), heirs=int(given.get("heirs", HEIRS)),
-        another=None if isinstance(board, LocalBoard) else another(ctx), landing=landing_for(board),
+        another=None if isinstance(board, LocalBoard) else another(ctx, named), landing=landing_for(board),
         replay=bool(given.get("replay")), sample=int(given.get("sample", 0)), **_crew_of(ctx, given),
     )  # fmt: skip
 
