@@ -227,6 +227,12 @@ def test_devflock_B3_two_runs_at_once_and_one_after_them(user: User) -> None:
     user.git("merge", "-q", "--ff-only", runs[0]["branch"])
     third = landed(user.run(user.repo, [task("one", {"put": "three.txt", "text": "3\n"})]))
     assert third["base"] == user.git("rev-parse", "HEAD").strip() == runs[0]["head"]
+    undone = user.rw(user.repo, "runs", "undo", runs[0]["id"])
+    assert undone["result"]["how"] == "dropped" and undone["result"]["held_by"] == [third["ref"]], undone
+    (command,) = [words.partition("this takes it back there: git ")[2] for words in undone["warnings"]]
+    assert user.git("rev-parse", "HEAD").strip() == runs[0]["head"]
+    user.git(*command.split())
+    assert not (user.repo / "one.txt").exists() and (user.repo / "src/a.txt").exists()
     user.git("reset", "-q", "--hard", "v1")
     fourth = landed(user.run(user.repo, [task("one", {"put": "four.txt", "text": "4\n"})]))
     assert fourth["base"] == user.git("rev-parse", "v1").strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,49 @@ def test_F25_only_the_lands_of_the_run_are_taken_back(runs: Runs, tmp_path: Path
     assert runs.rw("runs", "undo", second["id"])["result"]["how"] == "reverted"
     assert "second.txt" not in runs.files("main")
     assert runs.rw("runs", "undo", "no-such-run")["error"]["code"] == "E_NOT_FOUND"
+
+
+@pytest.mark.slow
+def test_F25_on_a_server_a_branch_that_was_landed_on_gets_a_change(runs: Runs, tmp_path: Path) -> None:
+    bare = tmp_path / "board.git"
+    stock("clone", "-q", "--bare", f"{runs.root}/repo.git", str(bare))
+    assert runs.rw("board", "init", str(bare))["ok"]
+
+    def at(name: str) -> str:
+        return stock("-C", str(bare), "for-each-ref", "--format=%(objectname)", name).decode().strip()
+
+    own = done(runs, "--board", str(bare))
+    undone = runs.rw("runs", "undo", own["id"], "--board", str(bare))["result"]
+    assert undone["how"] == "dropped" and at(f"refs/heads/{own['ref']}") == "" and at(undone["kept"]) == own["head"]
+    run = done(runs, "--board", str(bare), "--onto", "main")
+    assert at("refs/heads/main") == run["head"]
+    assert runs.rw("board", "compact", "--days", "0", "--board", str(bare))["result"]["tasks"]
+    error = runs.rw("runs", "undo", run["id"], "--check", "test -e one.txt", "--board", str(bare))["error"]
+    assert error["code"] == "E_CHECK_FAILED" and at("refs/heads/main") == run["head"]
+    undone = runs.rw("runs", "undo", run["id"], "--check", "test ! -e one.txt", "--board", str(bare))["result"]
+    assert undone["how"] == "reverted" and undone["commit"] == at("refs/heads/main"), undone
+    files = stock("-C", str(bare), "ls-tree", "-r", "--name-only", "main").decode().split()
+    assert "one.txt" not in files and stock("-C", str(bare), "show", "main:src/b.py") == b"b = 1\n"
+    assert runs.rw("runs", "undo", run["id"], "--board", str(bare))["result"]["already_applied"]
+    assert at("refs/heads/main") == undone["commit"]
+
+
+@pytest.mark.slow
+def test_F25_a_run_at_work_is_stopped_first(runs: Runs, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    wait = {"run": f"until test -e {gate}; do sleep 0.05; done"}
+    todo = [task("one", {"put": "one.txt", "text": "1\n"}), task("two", wait, {"put": "2", "text": "2\n"})]
+    child = subprocess.Popen(runs.argv(todo, "--jobs", "2", "--onto", "main"), cwd=runs.folder, env=runs.env,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    assert child.stderr is not None
+    while b"one: landed" not in (line := child.stderr.readline()):
+        assert line, "it ended"
+    (row,) = runs.rw("runs", "list")["result"]["runs"]
+    error = runs.rw("runs", "undo", row["id"])["error"]
+    assert error["code"] == "E_BUSY" and f"runs stop {row['id']}" in error["hint"] and "one.txt" in runs.files("main")
+    assert runs.rw("runs", "stop", row["id"])["ok"]
+    child.communicate(timeout=30)
+    assert runs.rw("runs", "undo", row["id"])["result"]["how"] == "moved" and "one.txt" not in runs.files("main")
+    gate.touch()
+    assert runs.rw("work", "--until-empty", "--harness", "scripted")["ok"]
+    assert "2" not in runs.files("main")

@@ -122,7 +122,10 @@ def _own(board: Board, store: Store, run: Run, head: str) -> list[str]:
         # a task that was found to be done has the head of that moment, which is another's work
         if one.state == "done" and one.verdict is not None and "already" not in one.verdict.values:
             landed.add(one.returned)
-    return [oid for oid in listed if oid in landed]
+    # of tasks that were packed away the commits themselves say whose they are
+    return [
+        oid for oid in listed if oid in landed or (store.objects.commit(oid).trailer("Task") or "").startswith(mine)
+    ]
 
 
 def _between(store: Store, head: str, base: str) -> list[str]:
