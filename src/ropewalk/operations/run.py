@@ -78,6 +78,7 @@ class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     summary="Run a goal, a plan or tasks by agents at once, each in its own workspace, and land what passes",
     errors=(*ON_A_BOARD, *crew.LANES, BusyError, PlanningError, StalledError),
     writes=True,
+    tool="",
     store=False,
     command=Command(positional=("goal?",)),
 )
