@@ -31,6 +31,15 @@ def until(child: subprocess.Popen[bytes], words: bytes) -> list[bytes]:
     return found
 
 
+def rest(child: subprocess.Popen[bytes]) -> bytes:
+    """Reads what a process prints until it ends; `communicate` would lose what was read ahead of its lines."""
+    assert child.stdout is not None
+    with child.stdout:
+        said = child.stdout.read()
+    child.wait(timeout=60)
+    return said
+
+
 def test_a_watch_tells_what_the_driver_tells_and_ends_as_it_does(runs: Runs, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     tasks = [*todo(gate), task("bad", {"exit": 4}, needs=["two"])]
@@ -43,9 +52,11 @@ def test_a_watch_tells_what_the_driver_tells_and_ends_as_it_does(runs: Runs, tmp
     assert reader.wait(timeout=30) == 0 and child.poll() is None
     gate.touch()
     child.communicate(timeout=60)
-    rest, _ = follower.communicate(timeout=30)
+    said.append(rest(follower))
     assert child.returncode == follower.returncode == 10
-    assert [msgspec.json.decode(line) for line in b"".join([*said, rest]).splitlines()] == runs.events(run)
+    *events, end = [msgspec.json.decode(line) for line in b"".join(said).splitlines()]
+    assert events == runs.events(run)
+    assert end["op"] == "watch" and end["result"]["run"]["landed"] == 4
 
 
 @pytest.mark.slow
@@ -56,16 +67,17 @@ def test_a_run_without_its_driver_is_followed_by_the_board_until_a_worker_ended_
     child.communicate()
     alone = watching(runs, run, "--patience", "0")
     out, _ = alone.communicate(timeout=60)
-    assert alone.returncode == 10 and msgspec.json.decode(out.splitlines()[-1])["state"] == "died"
+    assert alone.returncode == 10 and msgspec.json.decode(out.splitlines()[-1])["result"]["run"]["state"] == "died"
 
     follower, board = watching(runs, run), watching(runs, "--human")
     told = until(follower, b'"task":"four","report"')
     until(board, b"four: done")
     gate.touch()
     runs.rw("work", "--until-empty", "--harness", "scripted")
-    rest, _ = follower.communicate(timeout=60)
-    lines, _ = board.communicate(timeout=60)
-    events = [msgspec.json.decode(line) for line in b"".join([*told, rest]).splitlines()]
+    told.append(rest(follower))
+    lines = rest(board)
+    *events, end = [msgspec.json.decode(line) for line in b"".join(told).splitlines()]
+    assert end["result"]["run"]["state"] == "done"
     assert (follower.returncode, board.returncode) == (0, 0)
     assert events[0]["event"] == "run_started" and events[-1]["event"] == "run_ended", events
     assert events[-1]["state"] == "done" and events[-1]["landed"] == 4

@@ -213,44 +213,47 @@ def stream(operation: Operation, context: Context, values: dict[str, Any], outpu
     """Runs an operation in its streaming form: JSON lines, lines or bytes in the place of an envelope."""
     from ropewalk.operations import envelope
 
+    if operation.name == "watch":
+        return _watch(operation, context, values, output)
     typed: Any = envelope.convert(operation, values)
     if operation.name == "op log":
         return _follow(context, typed.before, typed.limit if "limit" in values else 0)
     if operation.name == "cat":
         return _raw(context, typed.rev, typed.path)
-    if operation.name == "watch":
-        return _watch(context, typed, output)
     raise InvalidError(f"{operation.name} has no streaming form")
 
 
-def _watch(context: Context, typed: Any, output: str) -> int:
-    """Prints what happens as JSON lines, or as lines or a drawing for a person, until it ends or nobody reads."""
+def _watch(operation: Operation, context: Context, values: dict[str, Any], output: str) -> int:
+    """Prints what happens until it ends or nobody reads: JSON lines, or lines or a drawing for a person; then the end.
+
+    The last line of JSON is the envelope.
+    """
+    from functools import partial
+
     import msgspec
 
-    from ropewalk.cli.main import write
-    from ropewalk.operations import reporting
+    from ropewalk.cli.main import show, write
+    from ropewalk.operations import envelope, reporting
 
     if output == "json":
         context.show_on(lambda line: None, lambda event: write(msgspec.json.encode(event) + b"\n"))
-    elif context.watch is None or typed.run is None:
+    elif context.watch is None or "run" not in values:
         context.show_on(lambda line: _print(f"{line}\n"), reporting.lines_to(lambda line: _print(f"{line}\n")))
-    found = reporting.watch(context, typed, _reader_gone())
-    if output != "json" and found.run is not None:
-        from ropewalk.cli.runview import of
-
-        view = of("runs show")
-        assert view is not None
-        _print("".join(f"{line}\n" for line in view(msgspec.to_builtins(found.run))))
-    return context.exit
+    followed = operation._replace(run=partial(reporting.watch, gone=_reader_gone()))
+    return show(envelope.answer(followed, context, values), output)
 
 
 def _reader_gone() -> Callable[[], bool]:
     """Gives what says whether nobody reads standard output any more."""
     import select
 
+    try:
+        out = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return lambda: False  # it is no file, so that whoever reads it is this process
     # a pipe whose reader is gone reports an error even when no event is asked for
     gone = select.poll()
-    gone.register(sys.stdout.fileno(), 0)
+    gone.register(out, 0)
     return lambda: any(event & (select.POLLERR | select.POLLNVAL) for _, event in gone.poll(0))
 
 

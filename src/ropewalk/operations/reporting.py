@@ -123,10 +123,11 @@ class WatchResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     command=Command(positional=("run?",)),
 )
 def watch(ctx: Context, req: WatchRequest, gone: Callable[[], bool] = lambda: False) -> WatchResponse:
-    """Follows; exit codes are those of the run. It prints JSON lines, or lines for a person, drawn on a terminal.
+    """Follows; exit codes are those of the run.
 
-    By the run's events where a process of this host drives it, else by the board. A board is followed until none of
-    its tasks is open or worked on.
+    It prints JSON lines, of which the last is the envelope, or lines for a person, drawn in place on a terminal. A run
+    that a process of this host drives is followed by its events, any other by the board. A board is followed until
+    none of its tasks is open or worked on.
     """
     from ropewalk.board import runs
     from ropewalk.run import drive, figures, following
