@@ -145,6 +145,10 @@ def test_F24_a_dirty_checkout_is_told_of_and_stays_as_it_is(user: User) -> None:
     assert user.git("diff", "--name-only", "main", run["branch"]).split() == ["one.txt", "two.txt"]
     undone = user.rw(user.repo, "runs", "undo", run["id"])["result"]
     assert undone["branch"] == run["branch"] and new(user, before, user.repo) == []
+    number = user.rw(user.repo, "op", "log", "-n", "1")["result"]["ops"][0]["op"]
+    assert user.rw(user.repo, "op", "undo", str(number))["ok"]
+    assert user.rw(user.repo, "runs", "resume", run["id"])["result"]["branch"] == run["branch"]
+    assert new(user, before, user.repo) == [str(user.repo / f".git/refs/heads/{run['branch']}")]
 
 
 @pytest.mark.parametrize(

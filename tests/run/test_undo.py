@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +121,10 @@ def test_F25_a_run_that_was_merged_is_taken_back_where_it_was_merged(runs: Runs,
         assert runs.rw("land", run["head"], "--onto", "main")["ok"]
     else:
         assert runs.rw("ref", "set", "main", run["head"], "--expect", run["base"])["ok"]
+        assert runs.rw("ref", "delete", run["ref"], "--expect", run["head"])["ok"]
     assert "one.txt" in runs.files("main")
     undone = runs.rw("runs", "undo", run["id"])["result"]
-    assert (undone["how"], undone["ref"]) == ("reverted", "main")
+    assert (undone["how"], undone["ref"]) == ("reverted", "main"), undone
     files = runs.files("main")
     assert "one.txt" not in files and files["src/b.py"] == "b = 1\n"
     assert ("before.txt" in files) == (how == "squashed")
@@ -185,3 +187,15 @@ def test_F25_a_run_at_work_is_stopped_first(runs: Runs, tmp_path: Path) -> None:
     gate.touch()
     assert runs.rw("work", "--until-empty", "--harness", "scripted")["ok"]
     assert "2" not in runs.files("main")
+
+
+@pytest.mark.slow
+def test_F25_of_many_who_take_a_run_back_one_does(runs: Runs) -> None:
+    run = done(runs)
+    argv = [sys.executable, "-m", "ropewalk.cli.main", "runs", "undo", run["id"], "--store", runs.root]
+    children = [subprocess.Popen(argv, cwd=runs.folder, env=runs.env, stdout=subprocess.PIPE) for _ in range(6)]
+    found = [msgspec.json.decode(child.communicate(timeout=60)[0]) for child in children]
+    assert all(one["ok"] for one in found), found
+    assert sorted(bool(one["result"].get("already_applied")) for one in found) == [False] + [True] * 5
+    kinds = [op["kind"] for op in runs.rw("op", "log")["result"]["ops"]]
+    assert kinds.count("run_undo") == 1

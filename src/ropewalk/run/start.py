@@ -105,7 +105,7 @@ def _uncommitted(cwd: str) -> tuple[str, ...]:
 
 
 def _git(cwd: str, *words: str) -> Done:
-    """Asks git in the user's checkout; nothing there is written, and none of its programs are run."""
+    """Asks git in the user's checkout; nothing there is written, and no hook or monitor of it runs."""
     safe = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false"]
     env = git_env({"GIT_OPTIONAL_LOCKS": "0"})
     return run([git_program(), *safe, "-C", cwd, *words], env=env, timeout=300)

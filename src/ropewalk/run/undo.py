@@ -17,7 +17,14 @@ from ropewalk.board.local import LocalBoard
 from ropewalk.board.runs import Run, Undone
 from ropewalk.board.wire import WHO
 from ropewalk.core import clock
-from ropewalk.core.errors import BusyError, CasMismatchError, CheckFailedError, ConflictError, RopewalkError
+from ropewalk.core.errors import (
+    BusyError,
+    CasMismatchError,
+    CheckFailedError,
+    ConflictError,
+    FencedError,
+    RopewalkError,
+)
 from ropewalk.core.ids import EMPTY_TREE, path_text, short_ref
 from ropewalk.run import figures, report
 from ropewalk.run.figures import Built
@@ -65,27 +72,37 @@ def take_back(
     first, once the check passed on the tree that this makes; `E_CONFLICT` names the paths on which later changes stand.
     """
     branch = names.branch(run.target)
-    if run.undone:
-        return Taken(run.undone, branch, board.ref(branch), already=True)
-    _refuse_at_work(board, store, run)
+    try:
+        return _take_back(board, store, landing, run, actor, check)
+    except (CasMismatchError, FencedError):
+        board.refresh()
+        now = runs.need(board, run.id)
+        if not now.undone:
+            raise
+        return Taken(now.undone, branch, board.ref(branch), already=True)  # another was faster
+
+
+def _take_back(
+    board: Board, store: Store, landing: Landing, run: Run, actor: str, check: Orders | None
+) -> Taken:  # fmt: skip
+    branch = names.branch(run.target)
     head = board.ref(branch)
-    if head is None:
-        return _record(board, run, actor, Taken("nothing", branch), [])
-    landing.head(board, store, run.target)
-    place = _Place(branch, head, _own(board, store, run, head))
+    if run.undone:
+        return Taken(run.undone, branch, head, already=True)
+    _refuse_at_work(board, store, run)
+    if head is not None:
+        landing.head(board, store, run.target)
     if run.target == f"run/{run.id}":
-        merged = _merged(board, store, run, place)
-        if merged is None:
-            kept = KEPT + run.id
-            holders = [] if head == run.base else _holders(board, store, head, branch)
-            moves = [Move(branch, head, None), Move(kept, board.ref(kept), head)]
-            return _record(board, run, actor, Taken("dropped", branch, None, None, kept, (), holders), moves)
-        place = merged
-    if not place.lands:
-        return _record(board, run, actor, Taken("nothing", place.branch, place.head), [])
-    since = _between(store, place.head, run.base)
-    whole = set(since) == set(place.lands) and place.branch == branch
-    if whole and isinstance(board, LocalBoard) and not _holders(board, store, place.lands[-1], place.branch):
+        place = _merged(board, store, run, head)
+        if place is None:
+            return _drop(board, store, run, actor, branch, head)
+    else:
+        lands = [] if head is None else _own(board, store, run, _between(store, head, run.base))
+        place = None if head is None else _Place(branch, head, lands)
+    if place is None or not place.lands:
+        return _record(board, run, actor, Taken("nothing", branch, head), [])
+    whole = place.branch == branch and set(_between(store, place.head, run.base)) == set(place.lands)
+    if whole and isinstance(board, LocalBoard) and not _holders(board, store, place.lands[-1], branch):
         done = Taken("moved", branch, run.base)
         return _record(board, run, actor, done, [Move(branch, place.head, run.base)])
     if isinstance(board, LocalBoard):
@@ -109,11 +126,18 @@ def _refuse_at_work(board: Board, store: Store, run: Run) -> None:
         )
 
 
-def _own(board: Board, store: Store, run: Run, head: str) -> list[str]:
-    """Gives the commits of a branch that tasks of the run landed, newest first."""
-    listed = _between(store, head, run.base)
-    if run.target == f"run/{run.id}":
-        return listed
+def _drop(board: Board, store: Store, run: Run, actor: str, branch: str, head: str | None) -> Taken:
+    """Drops a run's own branch and keeps it aside."""
+    if head is None:
+        return _record(board, run, actor, Taken("nothing", branch), [])
+    kept = KEPT + run.id
+    holders = [] if head == run.base else _holders(board, store, head, branch)
+    moves = [Move(branch, head, None), Move(kept, board.ref(kept), head)]
+    return _record(board, run, actor, Taken("dropped", branch, None, None, kept, (), holders), moves)
+
+
+def _own(board: Board, store: Store, run: Run, listed: Sequence[str]) -> list[str]:
+    """Gives those of some commits that tasks of the run landed, in the same order."""
     mine = f"{run.id}."
     kinds = (names.SPECS, names.HELD)
     tasks = {ref[len(kind) :] for kind in kinds for ref, _ in board.below(kind + mine) if "@" not in ref}
@@ -133,17 +157,18 @@ def _between(store: Store, head: str, base: str) -> list[str]:
     return store.git("rev-list", "--topo-order", head, f"^{base}", "--", timeout=600).text().split()
 
 
-def _merged(board: Board, store: Store, run: Run, own: _Place) -> _Place | None:
-    """Gives the default branch of the store where it has the work of a run that has a branch of its own."""
+def _merged(board: Board, store: Store, run: Run, own: str | None) -> _Place | None:
+    """Gives the default branch of the store where it has work of a run that has, or had, a branch of its own."""
     branch = revisions.default_branch(store)
     head = store.ref(branch)
-    if not isinstance(board, LocalBoard) or head is None or own.head == run.base:
+    if not isinstance(board, LocalBoard) or head is None or own == run.base:
         return None
-    there = set(_between(store, head, run.base))
-    if own.head in there:
-        return _Place(branch, head, own.lands)
-    rows = store.db.rows("SELECT landed FROM landed WHERE change = ? AND ref = ?", (own.head, branch))
-    lands = [str(row[0]) for row in rows if str(row[0]) in there]
+    there = _between(store, head, run.base)
+    mine = set(_own(board, store, run, there))
+    if own is not None:  # the branch as a whole may have become one land
+        rows = store.db.rows("SELECT landed FROM landed WHERE change = ? AND ref = ?", (own, branch))
+        mine.update(str(row[0]) for row in rows)
+    lands = [oid for oid in there if oid in mine]
     return _Place(branch, head, lands) if lands else None
 
 
@@ -221,7 +246,7 @@ def _push(
         if run.undone:
             return Taken(run.undone, place.branch, board.ref(place.branch), already=True)
         head = landing.head(board, store, run.target)
-        place = _Place(place.branch, head, _own(board, store, run, head))
+        place = _Place(place.branch, head, _own(board, store, run, _between(store, head, run.base)))
 
 
 def _check(store: Store, commit: str, check: Orders) -> None:
