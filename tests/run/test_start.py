@@ -259,3 +259,17 @@ def test_devflock_B4_what_landed_in_the_store_is_part_of_the_next_run(user: User
     user.git("checkout", "-q", "-b", "old", "HEAD~1")
     old = landed(user.run(user.repo, [task("four", {"put": "4", "text": "4\n"})]))
     assert old["base"] == user.git("rev-parse", "HEAD").strip()
+
+
+@pytest.mark.slow
+def test_devflock_B14_a_repository_that_cant_be_started_from_is_an_error_and_no_empty_start(user: User) -> None:
+    other = user.home / "other"
+    user.git("init", "-q", "-b", "main", "--object-format=sha256", str(other), cwd=user.home)
+    user.git("commit", "-q", "--allow-empty", "-m", "first", cwd=other)
+    user.git("checkout", "-q", "--detach", cwd=other)
+    (user.repo / ".git/refs/heads/main").write_text("1" * 40 + "\n")
+    for cwd, code in ((other, "E_UNSUPPORTED"), (user.repo, "E_REMOTE")):
+        before = state(cwd)
+        assert user.run(cwd)["error"]["code"] == code
+        assert new(user, before, cwd) == []
+        assert user.rw(cwd, "runs", "list")["result"]["runs"] == []

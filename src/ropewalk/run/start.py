@@ -40,7 +40,9 @@ class Start(NamedTuple):
             return ""
         more = f" and {len(self.uncommitted) - _SHOWN} more" if len(self.uncommitted) > _SHOWN else ""
         listed = ", ".join(self.uncommitted[:_SHOWN]) + more
-        return f"{len(self.uncommitted)} uncommitted paths of yours are not part of the run: {listed}"
+        one = len(self.uncommitted) == 1
+        what = "1 uncommitted path of yours is" if one else f"{len(self.uncommitted)} uncommitted paths of yours are"
+        return f"{what} not part of the run: {listed}"
 
 
 def find(store: Store, cwd: str, actor: str) -> Start:
@@ -59,7 +61,7 @@ def find(store: Store, cwd: str, actor: str) -> Start:
                                 hint="import or commit something first")  # fmt: skip
         return Start(ours, branch.removeprefix("refs/heads/"))
     dirty = _uncommitted(cwd)
-    asked = _git(cwd, "rev-parse", "--quiet", "--verify", "HEAD^{commit}")
+    asked = _git(cwd, "rev-parse", "--quiet", "--verify", "HEAD")  # of a lost commit, too
     if asked.code not in (0, 1):
         raise git_error("rev-parse HEAD", asked)
     head = asked.out.decode("ascii", "replace").strip()
