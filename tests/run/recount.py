@@ -61,7 +61,8 @@ def count(store: str, run: str) -> dict[str, Any]:
         words = dict(word.split("=") for word in field(verdict, "tokens").split())
         tokens = sum(int(n) for k, n in words.items() if k != "reasoning_tokens") if words else sum(counted)
         known = bool(words or counted)
-        prices = [one["dollars"] for one in lanes]
+        prices = [one.get("dollars") for one in lanes]
+        marks = {one.get("mark", "") for one in lanes} | ({"*"} if None in prices else set())
         attempts.append({
             "task": task, "attempt": name, "how": how,
             "turns": int(field(verdict, "turns") or 1) if verdict else len(lanes),
@@ -69,6 +70,7 @@ def count(store: str, run: str) -> dict[str, Any]:
             "seconds": float(field(verdict, "oc_elapsed")) if verdict else round(sum(o["seconds"] for o in lanes), 1),
             "tokens": tokens if known else None, "partly": len(counted) < len(lanes),
             "dollars": sum(one for one in prices if one is not None) if prices else None,
+                "mark": "*" if "*" in marks else "≈" if "≈" in marks else "",
         })  # fmt: skip
 
     lands = {}

@@ -132,6 +132,12 @@ def test_a_run_is_brought_in_listed_and_shown(rw: Rw, store: Any, run: Path) -> 
     assert "brought from" in rw.run("runs", "show", one["id"], "--human").stdout.decode()
     assert "unknown" in rw.run("lane", "list", "--human").stdout.decode()
     assert json.loads((kept.parent / "findings.json").read_text())[0]["claim"] == "c"
+    told = rw.ok("runs", "report", one["id"])["text"]
+    rows = ("| tokens | \\*11,170 |", "| cost | \\*$0.7500 |", "| time | unknown |", "| done | 3 |",
+            "| docs | 2 | \\*1 min 01 s | \\*5,050 |", "| pay | 1 | unknown | unknown | unknown |")  # fmt: skip
+    for row in rows:
+        assert row in told
+    assert "| landed |" not in told
 
 
 def test_endings_are_lanes_with_what_is_known_of_them_and_nothing_else(here: Here, run: Path) -> None:

@@ -13,9 +13,11 @@ import msgspec
 import pytest
 
 from ropewalk.gateway.prices import NOTHING, Cost
+from ropewalk.lane import journal
 from ropewalk.run.account import NONE, UNKNOWN, Account, AttemptLine, Share, Tokens
 from ropewalk.run.figures import Summary, TaskReport
 from ropewalk.run.pages import html, markdown, svg, words
+from ropewalk.store.store import Store
 
 from .conftest import Runs, task
 
@@ -103,7 +105,15 @@ def ran(runs: Runs, tmp_path: Path) -> tuple[Runs, str]:
     ]
     code, envelope = runs.run(todo, "--jobs", "3")
     assert code == 10, envelope
-    return runs, envelope["result"]["id"]
+    name = envelope["result"]["id"]
+    with Store(runs.root) as store:  # the scripted agent costs nothing: further lanes of these attempts did
+        lanes = {one.record.task.removeprefix(f"{name}."): one for one in journal.lanes(store)}
+        for of, dollars, mark in (("left", 0.125, "≈"), ("right", None, "*"), ("both", 0.25, ""), ("once", 2.5, "*")):
+            record, result = lanes[of].record, lanes[of].result
+            assert result is not None
+            record = msgspec.structs.replace(record, lane=f"{record.lane.partition('/')[0]}/9")
+            journal.enter(store, record, msgspec.structs.replace(result, dollars=dollars, mark=mark), record.began)
+    return runs, name
 
 
 def test_every_figure_is_counted_again_from_board_and_operation_log(ran: tuple[Runs, str], tmp_path: Path) -> None:
@@ -120,6 +130,8 @@ def test_every_figure_is_counted_again_from_board_and_operation_log(ran: tuple[R
     made = again["attempts"]
     assert facts["attempts"] == str(len(made)) and facts["time"] == words.span(again["time"])
     assert facts["deaths"] == str(sum(one["how"] == "died" for one in made)) == "1"
+    assert {one["task"]: cost([one]) for one in made if one["how"] == "landed"} == {
+        "left": "≈$0.1250", "right": "unknown", "both": "$0.2500", "once": "*$2.5000"}  # fmt: skip
     for key, word in (("turns", "turns of agents"), ("conflicts", "conflicts")):
         assert facts[word] == str(sum(one[key] for one in made)), word
     assert facts["agents ran for"] == words.span(round(sum(one["seconds"] for one in made), 1))
@@ -163,9 +175,10 @@ def tokens(made: list[dict[str, Any]]) -> str:
 
 
 def cost(made: list[dict[str, Any]]) -> str:
-    known = [one["dollars"] for one in made if one["dollars"] is not None]
-    mark = "*" if len(known) < len(made) else ""
-    return f"{mark}${sum(known):,.4f}" if known else "unknown"
+    known = sum(one["dollars"] or 0.0 for one in made)
+    marks = {one["mark"] for one in made}
+    mark = "*" if "*" in marks else "≈" if "≈" in marks else ""
+    return f"{mark}${known:,.4f}" if known or mark != "*" else "unknown"
 
 
 def account(text: str, used: Tokens, price: Cost) -> Account:

@@ -172,7 +172,7 @@ def _made(
 
 
 def _called(harness: str, model: str) -> str:
-    return " ".join(word for word in (harness, model) if word not in ("", "unknown")) or "unknown"
+    return " ".join(dict.fromkeys(word for word in (harness, model) if word not in ("", "unknown"))) or "unknown"
 
 
 def _share(name: str, found: list[AttemptLine]) -> Share:

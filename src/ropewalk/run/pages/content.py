@@ -77,7 +77,7 @@ def outcome(account: Account) -> str:
     known = ("landed", "done", "failed", "blocked", "stopped", "running", "waiting", "pending", "cancelled", "unknown")
     numbers = {word: sum(one.state == word for one in run.tasks) for word in known}
     counts = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
-    return f"{run.state}: {counts or 'no tasks'}, in {span(run.seconds)}"
+    return f"{run.state}: {counts or 'no tasks'}" + (f", in {took}" if (took := _took(account)) != UNKNOWN else "")
 
 
 def sections(account: Account) -> list[Section]:
@@ -125,20 +125,28 @@ def _asked(account: Account) -> list[Block]:
 
 def _figures(account: Account) -> list[tuple[str, Cell]]:
     run, total = account.summary, account.total
-    ended = {how: sum(one.how == how for one in account.attempts) for how in ("died", "released")}
-    rows = [("state", Cell(run.state, "state")), ("tasks", Cell(str(len(run.tasks)), "number"))]
-    for word in ("landed", "failed", "blocked", "stopped"):
-        rows.append((word, Cell(str(sum(one.state == word for one in run.tasks)), "number")))
-    rows += [
-        ("attempts", Cell(str(total.attempts), "number")), ("deaths", Cell(str(ended["died"]), "number")),
-        ("given back", Cell(str(ended["released"]), "number")),
-        ("conflicts", Cell(str(sum(one.conflicts for one in account.attempts)), "number")),
-        ("turns of agents", Cell(str(sum(one.turns for one in account.attempts)), "number")),
-        ("time", Cell(span(run.seconds), "number")), ("agents ran for", Cell(worked(total), "number")),
+    words = ("landed", "failed", "blocked", "stopped") if run.imported is None else ("done", "failed", "unknown")
+    numbers = {"tasks": len(run.tasks)} | {word: sum(one.state == word for one in run.tasks) for word in words}
+    numbers["attempts"] = total.attempts
+    if run.imported is None:  # another program's files tell of none of these
+        numbers |= {
+            "deaths": sum(one.how == "died" for one in account.attempts),
+            "given back": sum(one.how == "released" for one in account.attempts),
+            "conflicts": sum(one.conflicts for one in account.attempts),
+            "turns of agents": sum(one.turns for one in account.attempts),
+        }
+    return [
+        ("state", Cell(run.state, "state")),
+        *((name, Cell(str(number), "number")) for name, number in numbers.items()),
+        ("time", Cell(_took(account), "number")), ("agents ran for", Cell(worked(total), "number")),
         ("tokens", Cell(count(total.tokens), "number")), ("of these", Cell(kinds(total.tokens))),
         ("cost", Cell(money(total.cost), "number")),
     ]  # fmt: skip
-    return rows
+
+
+def _took(account: Account) -> str:
+    run = account.summary
+    return UNKNOWN if run.imported is not None and not run.seconds else span(run.seconds)
 
 
 def _tasks(account: Account) -> Table:

@@ -45,7 +45,7 @@ def span(seconds: float | None) -> str:
 
 def money(cost: Cost) -> str:
     """Gives a cost with its mark before it; what has no price is unknown, and never 0."""
-    if cost.dollars is None:
+    if cost.dollars is None or (cost.mark == "*" and not cost.dollars):
         return UNKNOWN
     return f"{cost.mark}${cost.dollars:,.4f}"
 
