@@ -11,6 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ropewalk.core import events
+from ropewalk.run import following
+
 from .conftest import Runs, task
 from .test_resume import started, todo
 
@@ -54,8 +57,8 @@ def test_a_watch_tells_what_the_driver_tells_and_ends_as_it_does(runs: Runs, tmp
     child.communicate(timeout=60)
     said.append(rest(follower))
     assert child.returncode == follower.returncode == 10
-    *events, end = [msgspec.json.decode(line) for line in b"".join(said).splitlines()]
-    assert events == runs.events(run)
+    *told_events, end = [msgspec.json.decode(line) for line in b"".join(said).splitlines()]
+    assert told_events == runs.events(run)
     assert end["op"] == "watch" and end["result"]["run"]["landed"] == 4
 
 
@@ -76,12 +79,12 @@ def test_a_run_without_its_driver_is_followed_by_the_board_until_a_worker_ended_
     runs.rw("work", "--until-empty", "--harness", "scripted")
     told.append(rest(follower))
     lines = rest(board)
-    *events, end = [msgspec.json.decode(line) for line in b"".join(told).splitlines()]
+    *told_events, end = [msgspec.json.decode(line) for line in b"".join(told).splitlines()]
     assert end["result"]["run"]["state"] == "done"
     assert (follower.returncode, board.returncode) == (0, 0)
-    assert events[0]["event"] == "run_started" and events[-1]["event"] == "run_ended", events
-    assert events[-1]["state"] == "done" and events[-1]["landed"] == 4
-    ended = [one["task"] for one in events if one["event"] == "task_ended"]
+    assert told_events[0]["event"] == "run_started" and told_events[-1]["event"] == "run_ended", told_events
+    assert told_events[-1]["state"] == "done" and told_events[-1]["landed"] == 4
+    ended = [one["task"] for one in told_events if one["event"] == "task_ended"]
     assert sorted(ended) == ["four", "one", "three", "two"]
     assert f"{run}.three: done".encode() in lines
 
@@ -111,3 +114,15 @@ def test_a_watch_draws_on_a_terminal_and_says_the_end(runs: Runs) -> None:
 
 def test_no_run_of_that_name_is_an_error(runs: Runs) -> None:
     assert runs.rw("watch", "nothing")["error"]["code"] == "E_NOT_FOUND"
+
+
+def test_events_are_told_from_the_last_drive_on(tmp_path: Path) -> None:
+    log = events.EventLog(str(tmp_path / "events.jsonl"))
+    for _ in range(2):
+        log.emit("run_started", run="r", tasks=[])
+        log.emit("agent_message", text='{"event":"run_started"}\n"event":"run_started"')
+        log.emit("run_ended", run="r")
+    log.close()
+    start = following._begin(log.path)
+    assert [one["event"] for one in events.read(log.path, start)[0]] == ["run_started", "agent_message", "run_ended"]
+    assert start > 0 and following._begin(str(tmp_path / "none")) == 0
