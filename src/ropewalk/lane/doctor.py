@@ -20,6 +20,7 @@ from ropewalk.core.process import ChildTimeout, run
 from ropewalk.gateway import host, logins
 from ropewalk.gateway.endpoints import fitting
 from ropewalk.gateway.settings import Lane, Login, Upstream
+from ropewalk.lane import resources
 from ropewalk.lane.adapter import Adapter
 from ropewalk.lane.cage import levels
 from ropewalk.lane.cage import room as rooms
@@ -332,42 +333,23 @@ def _cages(level: Level) -> list[Check]:
 
 
 def _disk(folder: str) -> Check:
-    place = os.path.abspath(folder)
-    while not os.path.isdir(place) and place != "/":
-        place = os.path.dirname(place)
-    try:
-        free = shutil.disk_usage(place).free
-    except OSError as error:
-        return Check("disk", "fail", f"{place} can't be looked at: {error.strerror}")
+    found = resources.free_disk(folder)
+    if found is None:
+        return Check("disk", "fail", f"{folder} can't be looked at")
+    place, free = found
     good = free >= _LEAST_DISK
     return Check("disk", "ok" if good else "advisory", f"{free / (1 << 30):.1f} GB free",
                  "" if good else "a lane's home takes up to 240 MB", {"free": free, "folder": place})  # fmt: skip
 
 
 def _memory() -> Check:
-    """Gives the memory that is to be had, by the machine and by the group of processes this one is in."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        available = int(lines["MemAvailable"].split()[0]) << 10
-        total = int(lines["MemTotal"].split()[0]) << 10
-    except (OSError, ValueError, KeyError, IndexError):
+    """Gives the memory that is to be had."""
+    found = resources.memory()
+    if found is None:
         return Check("memory", "fail", "what memory there is can't be told")
-    for limit, used in _GROUPS:
-        try:
-            with open(limit, encoding="ascii") as first, open(used, encoding="ascii") as second:
-                available = min(available, max(0, int(first.read()) - int(second.read())))
-        except (OSError, ValueError):  # no such group, or no limit
-            continue
-    good = available >= 2 * _SPARE
-    return Check("memory", "ok" if good else "advisory", f"{available / (1 << 30):.1f} GB available",
-                 "" if good else "few lanes fit into it at once", {"available": available, "total": total})  # fmt: skip
-
-
-_GROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
+    good = found.available >= 2 * _SPARE
+    return Check("memory", "ok" if good else "advisory", f"{found.available / (1 << 30):.1f} GB available",
+                 "" if good else "few lanes fit into it at once", found._asdict())  # fmt: skip
 
 
 def _none_there(found: Sequence[Harness], wanted: bool) -> list[Check]:

@@ -172,6 +172,12 @@ def line_of(event: dict[str, Any]) -> str | None:
         return f"the board is out of reach: {event.get('reason', '')}"
     if kind == "refused":
         return f"the board refused: {event.get('reason', '')}"
+    if kind == "waiting":
+        return f"waiting: {event['reason']}"
+    if kind == "limit_reached":
+        return f"{task}: its limit of {event['limit']} is used up"
+    if kind == "limit_uncounted":
+        return f"{task}: its limit of {event['limit']} can't be held: nobody counts that"
     if kind == "store_busy":
         return f"waiting: {event.get('reason', '')}"
     return None

@@ -90,6 +90,7 @@ class Scripted(Program):
 
     name = "scripted"
     family = "scripted"
+    memory = 20
     prompt_max = 10_000_000
 
     def __init__(self) -> None:

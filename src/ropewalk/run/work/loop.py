@@ -32,6 +32,7 @@ from ropewalk.lane.processes import sweep
 from ropewalk.plan.task import Task
 from ropewalk.run.staff import Pick
 from ropewalk.run.work import leftovers, progress
+from ropewalk.run.work.admission import Admission
 from ropewalk.run.work.attempt import Attempt
 from ropewalk.run.work.bell import Bell
 from ropewalk.run.work.bench import Bench, Ending
@@ -103,6 +104,9 @@ class _Worker:
         self.races = 0
         self.over = threading.Event()
         self.bell = Bell()
+        self.flying = 0
+        places = leftovers.Places(store, options.data_home)
+        self.admission = Admission(places.home, options.spare_memory, options.spare_disk)
         self._ends: list[tuple[Ended, str]] = []
 
     @property
@@ -188,6 +192,7 @@ class _Loop:
         self._full_at = self._observed_at = self._compacted_at = float("-inf")
         self._pause, self._refreshed = _FIRST_PAUSE, 0.0
         self._waiting_since: float | None = None
+        self._short_since: float | None = None
         self._reserve_after = reserve.LEAST
         self._stopped: set[str] = set()
         self._orphans: list[Status] = []
@@ -229,6 +234,10 @@ class _Loop:
             self.patience.over()
             return self._idle()
         if attempt is None and status is not None:
+            pick = self.options.pick(status.spec.task)
+            missing = self.worker.admission.ask((pick.adapter if pick is not None else self.options.harness).memory)
+            if missing:
+                return self._short(missing)
             held = self._claim(status)
             if isinstance(held, str):
                 return "gave_up", held
@@ -237,11 +246,14 @@ class _Loop:
             attempt = Attempt(self.bench, status, held)
         assert attempt is not None
         self.patience.over()
-        self._waiting_since, self._pause = None, _FIRST_PAUSE
+        self._waiting_since, self._short_since, self._pause = None, None, _FIRST_PAUSE
+        self.worker.flying += 1
         try:
             ending = attempt.run()
         except UnsupportedError as error:
             return "gave_up", f"{error.code} {error.message}"
+        finally:
+            self.worker.flying -= 1
         return self._take(ending)
 
     def _take(self, ending: Ending) -> tuple[Ended, str] | None:
@@ -505,6 +517,19 @@ class _Loop:
         if self.refusals >= self.options.failures:
             return f"{self.refusals} steps in a row were refused: {error.message}"
         self.options.stop.wait(min(0.5 * 2**self.refusals, 10.0))
+        return None
+
+    def _short(self, missing: str) -> tuple[Ended, str] | None:
+        """Waits for memory or disk; a worker of which no agent runs does so as long as for a board out of reach."""
+        now = clock.monotonic()
+        if self._short_since is None:
+            self._short_since = now
+            self.worker.tell("waiting", reason=missing)
+        if not self.worker.flying and now - self._short_since >= self.options.outage_seconds:
+            return "gave_up", missing
+        self._seen = None
+        self.worker.bell.wait(self._heard, self._pause, self.options.stop)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         return None
 
     def _idle(self) -> tuple[Ended, str] | None:

@@ -13,6 +13,7 @@ from ropewalk.lane.adapter import Adapter
 from ropewalk.plan.task import Task
 from ropewalk.run.staff import Pick, Staff
 from ropewalk.run.turn import Ways
+from ropewalk.run.work.admission import SPARE_DISK, SPARE_MEMORY
 from ropewalk.store.store import Store
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class Options(NamedTuple):
     board. `patience` is for how many seconds claims of others are waited for (None: until they end, or their lease
     does), `outage_seconds` for how long a board that is out of reach is. With `replay` what the journal has of an
     unchanged task is taken for its agent's work, `sample` asks for independent attempts. `staff` are the programs to
-    choose from by task, `harness` alone without it. `emit` gets each event, kind and facts.
+    choose from by task, `harness` alone without it. `emit` gets each event, kind and facts. While less than
+    `spare_memory` and `spare_disk` (bytes) would be left to all else, no further agent is started.
     """
 
     worker: str
@@ -58,6 +60,8 @@ class Options(NamedTuple):
     patience: float | None = None
     look_seconds: float = LOOK_SECONDS
     outage_seconds: float = 600.0
+    spare_memory: int = SPARE_MEMORY
+    spare_disk: int = SPARE_DISK
     another: Callable[[Store], Board] | None = None
     landing: Landing | None = None
     ways: Ways = Ways()
