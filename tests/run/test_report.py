@@ -107,12 +107,15 @@ def ran(runs: Runs, tmp_path: Path) -> tuple[Runs, str]:
     assert code == 10, envelope
     name = envelope["result"]["id"]
     with Store(runs.root) as store:  # the scripted agent costs nothing: further lanes of these attempts did
-        lanes = {one.record.task.removeprefix(f"{name}."): one for one in journal.lanes(store)}
+        passed = [one for one in journal.lanes(store) if one.result is not None and one.result.passed]
+        lanes = {one.record.task.removeprefix(f"{name}."): one for one in passed}
         for of, dollars, mark in (("left", 0.125, "≈"), ("right", None, "*"), ("both", 0.25, ""), ("once", 2.5, "*")):
             record, result = lanes[of].record, lanes[of].result
             assert result is not None
             record = msgspec.structs.replace(record, lane=f"{record.lane.partition('/')[0]}/9")
-            journal.enter(store, record, msgspec.structs.replace(result, dollars=dollars, mark=mark), record.began)
+            counted = None if of == "right" else result.tokens
+            result = msgspec.structs.replace(result, dollars=dollars, mark=mark, tokens=counted)
+            journal.enter(store, record, result, record.began)
     return runs, name
 
 
@@ -132,6 +135,7 @@ def test_every_figure_is_counted_again_from_board_and_operation_log(ran: tuple[R
     assert facts["deaths"] == str(sum(one["how"] == "died" for one in made)) == "1"
     assert {one["task"]: cost([one]) for one in made if one["how"] == "landed"} == {
         "left": "≈$0.1250", "right": "unknown", "both": "$0.2500", "once": "*$2.5000"}  # fmt: skip
+    assert [one["task"] for one in made if one["partly"] and one["how"] == "landed"] == ["right"]
     for key, word in (("turns", "turns of agents"), ("conflicts", "conflicts")):
         assert facts[word] == str(sum(one[key] for one in made)), word
     assert facts["agents ran for"] == words.span(round(sum(one["seconds"] for one in made), 1))
@@ -157,6 +161,12 @@ def test_every_figure_is_counted_again_from_board_and_operation_log(ran: tuple[R
     assert set(broken) == {"wrong", "never"} and broken["wrong"][3] == "never"
     kept = broken["wrong"][4].removeprefix("rw recover ")
     assert kept in str(runs.rw("recover")["result"])
+
+    place = tmp_path / "place"
+    place.mkdir()
+    for wrong in (place, place / "none" / "r.md"):
+        assert runs.rw("runs", "report", name, "--into", str(wrong))["error"]["code"] == "E_INVALID"
+    assert list(place.iterdir()) == [] and not list(tmp_path.glob("place.*"))
 
     into = tmp_path / "report.html"
     said = runs.rw("runs", "report", name, "--into", str(into))["result"]

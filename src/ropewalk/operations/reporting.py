@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from ropewalk.core.errors import NotFoundError, StoreIOError
+from ropewalk.core.errors import InvalidError, NotFoundError
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
 from ropewalk.operations.run import line_of, watcher
@@ -53,7 +54,7 @@ class RunsReportResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     request=RunsReportRequest,
     response=RunsReportResponse,
     summary="Report a run: what landed by whom, what failed and why, its graph, time and costs; Markdown or HTML",
-    errors=(*ON_A_BOARD, NotFoundError, StoreIOError),
+    errors=(*ON_A_BOARD, NotFoundError, InvalidError),
     tool="",
     store=False,
     command=Command(positional=("id",)),
@@ -74,7 +75,14 @@ def runs_report(ctx: Context, req: RunsReportRequest) -> RunsReportResponse:
     if req.into is None:
         return RunsReportResponse(req.id, form, len(data), text)
     path = ctx.path(req.into)
-    durable.replace(path, data)
+    part = f"{path}.{os.getpid()}.part"  # beside it, and no file that somebody has
+    try:
+        durable.replace(path, data, part=part)
+    except OSError as error:
+        if os.path.lexists(part):
+            os.unlink(part)
+        words = f"{req.into!r} can't be written: {error.strerror}"
+        raise InvalidError(words, hint="name a file in a folder that is there", path=req.into) from None
     return RunsReportResponse(req.id, form, len(data), file=path)
 
 
