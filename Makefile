@@ -16,7 +16,7 @@ DOC_TESTS := $(wildcard tests/docs) tests/test_house.py tests/test_layers.py
 
 .PHONY: demo test test-clis test-full check format bench lock debian clean
 
-demo: .venv/run.stamp  ## agents at once on a sample project, a conflict, a killed land, in a temporary folder
+demo: .venv/run.stamp  ## a whole run on a copy of this repository: plan, conflict, repair, kill, proof; in a temporary folder
 	@$(BIN)/rw demo --human
 
 test: debian .venv/dev.stamp  ## all tests but the slow ones; with CI=true the real agent programs too
