@@ -513,6 +513,12 @@ def _short(value: Any) -> Any:
     return value
 
 
+def shown(cell: Cell) -> str:
+    """Gives what a table says of a cell."""
+    why = cell.reason.split(":")[0]
+    return f"{cell.state}{f' ({why})' if why else ''} {cell.seconds:.0f} s"
+
+
 def table(found: Sequence[Cell], wanted: Sequence[tuple[str, str]]) -> tuple[str, list[str]]:
     """Gives the Markdown table, and what is wrong or missing in it."""
     by = {(one.program, one.what): one for one in found}
@@ -531,8 +537,7 @@ def table(found: Sequence[Cell], wanted: Sequence[tuple[str, str]]) -> tuple[str
                 continue
             if cell.wrong:
                 wrong.append(f"{program} {what}: {cell.wrong}")
-            why = cell.reason.split(":")[0]
-            line += f"{'✗ ' if cell.wrong else ''}{cell.state}{f' ({why})' if why else ''} {cell.seconds:.0f} s|"
+            line += f"{'✗ ' if cell.wrong else ''}{shown(cell)}|"
         lines.append(line)
     return "\n".join(lines), wrong
 

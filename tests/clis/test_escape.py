@@ -12,7 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -128,11 +128,17 @@ def order(program: str, level: Level, base: Path, gateway: matrix.Gateway) -> Or
     )  # fmt: skip
 
 
+PROGRAMS = ("claude", "codex", "grok", "pi", "gemini")
+CELLS = [(program, f"escape, {level}") for level in LEVELS for program in PROGRAMS]
+"""Are this file's part of the matrix."""
+
+
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("program", ["claude", "codex", "grok", "pi", "gemini"])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_no_tool_of_a_program_gets_out(
-    server: ModelServer, program: str, level: Level, base: Path, outside: Path
-) -> None:
+    server: ModelServer, program: str, level: Level, base: Path, outside: Path,
+    record_property: Callable[[str, object], None],
+) -> None:  # fmt: skip
     needed(program)
     cagekit.needed(level)
     name = f"{program}-{level}"
@@ -162,6 +168,7 @@ def test_no_tool_of_a_program_gets_out(
             if path.is_file() and not path.is_symlink():
                 data = path.read_bytes()
                 assert b"hunter2" not in data and b"real-key" not in data, path
+    record_property("cell", (program, f"escape, {level}", f"0 of {len(tried)}"))
 
 
 def test_without_a_cage_the_same_tries_get_out(server: ModelServer, base: Path, outside: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.clis import install, matrix
@@ -23,7 +23,9 @@ def field() -> Iterator[matrix.Field]:
 
 
 @pytest.mark.parametrize(("program", "what"), matrix.cells())
-def test_a_lane_ends_as_it_has_to(field: matrix.Field, program: str, what: str) -> None:
+def test_a_lane_ends_as_it_has_to(
+    field: matrix.Field, program: str, what: str, record_property: Callable[[str, object], None]
+) -> None:
     held = install.default_folder()
     missing = [name for name in ("node", matrix.installed(program)) if install.binary(held, name) is None]
     missing += [] if shutil.which("bwrap") else ["bubblewrap"]
@@ -32,4 +34,5 @@ def test_a_lane_ends_as_it_has_to(field: matrix.Field, program: str, what: str) 
     if missing:
         pytest.skip(f"{', '.join(missing)} is not installed (python tests/clis/install.py)")
     cell = matrix.run_cell(field, program, what)
+    record_property("cell", (program, what, matrix.shown(cell)))
     assert not cell.wrong, cell.wrong
