@@ -203,8 +203,15 @@ def _land(
     for name in ("{landed}", "{tree}"):  # a goal may have these words, which stand for ids in what goes with a land
         words = words.replace(name, "\\u007b" + name[1:])
     record = Companion(names.run(run.id), board.ref(names.run(run.id)), words, WHO)
+    # the same undo within a second of its `op undo` is the same change
     req = land.request(
-        agent=actor, change=commit, ref=place.branch, allow_revert=True, allow_mass_delete=True, together=[record]
+        agent=actor,
+        change=commit,
+        ref=place.branch,
+        allow_revert=True,
+        allow_reland=True,
+        allow_mass_delete=True,
+        together=[record],
     )
     if check is None:
         landed = land.land(store, req).landed
