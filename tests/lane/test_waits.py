@@ -34,7 +34,8 @@ def facts(**words: object) -> Facts:
         (facts(open=1, sent=NOW - 900, byte=NOW - 901), "stalled", "model: no answer", True),
         (facts(open=1, sent=NOW - 500, limited=NOW - 59), "rate_limited", "provider", False),
         # told to wait: by an answer that has ended, and for a while behind that
-        (facts(sent=NOW - 700, ended=NOW - 690, output=NOW - 690, until=NOW + 5), "rate_limited", "told to wait", False),
+        (facts(sent=NOW - 700, ended=NOW - 690, output=NOW - 690, until=NOW + 5),
+         "rate_limited", "told to wait", False),
         (facts(sent=NOW - 700, ended=NOW - 690, output=NOW - 690, until=NOW - 119), "quiet", "", False),
         (facts(sent=NOW - 700, ended=NOW - 690, output=NOW - 690, until=NOW - 121), "stalled", "nothing", True),
         (facts(open=1, sent=NOW - 301, until=NOW + 5), "rate_limited", "provider", False),

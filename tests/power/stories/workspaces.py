@@ -100,7 +100,8 @@ def run(folder: Path, skip: str) -> World:
     world.plain("init", str(there))
     world.promise = world.promise._replace(store=True)
     script = '```script\n[{"put": "one.txt", "text": "1"}]\n```\n'
-    (world.folder / "tasks.json").write_text(json.dumps({"tasks": [{"id": "one", "prompt": script, "check": "test -e one.txt"}]}))
+    task = {"id": "one", "prompt": script, "check": "test -e one.txt"}
+    (world.folder / "tasks.json").write_text(json.dumps({"tasks": [task]}))
     world.watch()
     done = world.run("run", "--tasks", str(world.folder / "tasks.json"), "--harness", "scripted")
     name = done["id"]
