@@ -127,7 +127,7 @@ def counted(program: str, out: str) -> tuple[int, int, int]:
     return usage["input_tokens"], read, usage["output_tokens"]
 
 
-def test_a_program_counts_what_it_was_told(server: ModelServer, program: str, tmp_path: Path) -> None:
+def test_L26_a_program_counts_what_it_was_told(server: ModelServer, program: str, tmp_path: Path) -> None:
     if program == "copilot":
         pytest.skip("copilot says no tokens for a provider of one's own")
     server.add("usage", USAGE)
@@ -202,7 +202,7 @@ RESUME = {
 }
 
 
-def test_a_resumed_session_is_the_next_turn(server: ModelServer, program: str, tmp_path: Path) -> None:
+def test_L25_a_resumed_session_is_the_next_turn(server: ModelServer, program: str, tmp_path: Path) -> None:
     lane, url = f"{program}-resumed", server.url(f"{program}-resumed", "write")
     assert run(program, url, tmp_path, PROMPT).code == 0
     # codex has a command for it, where others have a flag

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
-_ROW = re.compile(r"^\| ([ASLFBRP]\d+|devflock [ABC]\d+) \| ([^|]+) \| ([^|]*) ?\|$", re.MULTILINE)
-_NAME = re.compile(r"^ *(?:async )?def test_((?:[ASLFBRP]\d+_)+)", re.MULTILINE | re.IGNORECASE)
+_ROW = re.compile(r"^\| ([ASLFBRPG]\d+|devflock [ABC]\d+) \| ([^|]+) \| ([^|]*) ?\|$", re.MULTILINE)
+_NAME = re.compile(r"^ *(?:async )?def test_((?:[ASLFBRPG]\d+_)+)", re.MULTILINE | re.IGNORECASE)
 _DEVFLOCK = re.compile(r"^ *(?:async )?def test_devflock_([ABC]\d+)_", re.MULTILINE)
 
 
@@ -35,7 +35,8 @@ def test_every_finding_is_listed_in_order() -> None:
     cases = [int(i[1:]) for i in ids if i[0] == "S"]
     assert cases == sorted(cases) and len(cases) == 33
     lanes = [int(i[1:]) for i in ids if i[0] == "L"]
-    assert lanes == sorted(lanes) and len(lanes) == 11
+    assert lanes == sorted(lanes) and len(lanes) == 27
+    assert [i for i in ids if i[0] == "G"] == [f"G{n}" for n in range(1, 26)]
     assert [i for i in ids if i[0] == "F"] == [f"F{n}" for n in range(1, 30)]
     boards = [int(i[1:]) for i in ids if i[0] == "B"]
     assert boards == sorted(boards) and len(boards) == 16

@@ -99,7 +99,9 @@ def test_a_provider_whose_cap_is_reached_leaves_it_to_the_next(tmp_path: Path, s
         assert (len(server.entries("next-a")), len(server.entries("next-b"))) == (1, 2)
 
 
-def test_without_a_price_the_cost_is_unknown_and_the_cap_of_tokens_holds(tmp_path: Path, server: ModelServer) -> None:
+def test_L26_without_a_price_the_cost_is_unknown_and_the_cap_of_tokens_holds(
+    tmp_path: Path, server: ModelServer
+) -> None:
     caps = {"run:run": Cap(dollars=0.000001, tokens=1500)}
     with gateway(tmp_path / "gw", simple(server.url("free", "paid"), caps=caps)) as made:
         found = [send(made.port, PATHS["chat"], ask("chat", model="nobody-knows")).status for _ in range(4)]
@@ -117,7 +119,7 @@ def test_when_the_cap_is_near_the_answer_is_bounded(tmp_path: Path, server: Mode
         assert sent == [2000, 256]  # it would pass the cap; twice its last answer is likely
 
 
-def test_sums_of_many_lanes_are_the_servers(tmp_path: Path, server: ModelServer) -> None:
+def test_L26_sums_of_many_lanes_are_the_servers(tmp_path: Path, server: ModelServer) -> None:
     made_settings = simple(server.url("sums", "paid"))
     lanes = {f"{TOKEN}{n}": Lane(f"run/t{n}/1", "run", f"t{n}", upstreams=(f"up{n}",)) for n in range(4)}
     ups = {f"up{n}": Upstream(server.url(f"sums{n}", "paid"), KEY, price=Price(1.0, 2.0)) for n in range(4)}

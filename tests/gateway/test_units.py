@@ -113,6 +113,18 @@ def test_a_stream_is_read_however_it_is_cut_into_parts() -> None:
     assert whole.complete and whole.made == 2 and whole.stop == "end_turn"  # type: ignore[attr-defined]
 
 
+def test_L26_writes_to_either_cache_are_in_the_total_once() -> None:
+    """What is written for an hour is in the sum as well as by itself; what is said again replaces what was said."""
+    usage = {"input_tokens": 10, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 30, "output_tokens": 5,
+             "cache_creation": {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 20}}  # fmt: skip
+    start = {"type": "message_start", "message": {"id": "m", "usage": usage | {"output_tokens": 1}}}
+    delta = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage}
+    events = [b"data: " + msgspec.json.encode(one) + b"\n\n" for one in (start, delta, start, delta)]
+    assert read("anthropic", *events).tokens == Tokens(10, 7, 30, 5)  # type: ignore[attr-defined]
+    whole = msgspec.json.encode({"type": "message", "id": "m", "usage": usage})
+    assert read("anthropic", whole, streamed=False).tokens == Tokens(10, 7, 30, 5)  # type: ignore[attr-defined]
+
+
 def test_geminis_array_over_many_lines_is_read() -> None:
     text = msgspec.json.format(msgspec.json.encode([
         {"candidates": [{"content": {"parts": [{"text": "a"}]}}]},
@@ -220,7 +232,7 @@ def test_what_is_likely_comes_from_the_lanes_last_answers() -> None:
     assert expected.output("b", {"max_tokens": True}) == (4000, budget.LONGEST)
 
 
-def test_a_cost_that_is_not_known_is_never_nothing() -> None:
+def test_L26_a_cost_that_is_not_known_is_never_nothing() -> None:
     assert Cost(1.0) + Cost(None, "*") == Cost(1.0, "*")
     assert NOTHING + Cost(None, "*") == Cost(None, "*") + NOTHING == Cost(None, "*")
     assert Cost(None, "*") + Cost(None, "*") == Cost(None, "*")

@@ -120,7 +120,7 @@ def test_two_workers_that_are_asked_at_the_same_moment_keep_one_task(office: Off
     assert office.kit.state(kept.id) == "ready"
 
 
-def test_requests_go_three_tasks_far(office: Office) -> None:
+def test_L29_requests_go_three_tasks_far(office: Office) -> None:
     name = "printer"
     for hop in (1, 2, 3):
         name = office.ask(what=f"hop {hop}", task=name)["id"]
@@ -137,7 +137,7 @@ def test_a_long_name_leaves_room_for_its_requests(office: Office) -> None:
     assert office.ask(what="two", task=first)["id"].startswith("x" * 80 + ".r2.")
 
 
-def test_a_task_may_not_ask_without_end(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_L29_a_task_may_not_ask_without_end(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "MOST", 3)
     made = [office.ask(what=f"thing {n}")["id"] for n in range(3)]
     with pytest.raises(InvalidError, match="3 requests already"):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ropewalk.core.errors import HarnessError, InvalidError
+from ropewalk.core.errors import AdapterMismatchError, HarnessError, InvalidError
 from ropewalk.lane import journal, lanes, supervisor
 from ropewalk.lane.adapter import Event, Launch, Start
 from ropewalk.lane.lanes import Outcome, Wish
+from ropewalk.lane.programs import registry
 from ropewalk.lane.programs.plain import Command, Scripted
 from ropewalk.lane.waits import Limits, Waits
 from ropewalk.store.store import Store
@@ -55,8 +57,8 @@ class Lanes:
         name = f"run-{os.getpid()}/{self.folder.name}/{self.count}"
         return Wish(
             name, "a/b", given.pop("adapter", adapter), workspace=str(self.work), repo="repo",
-            folder=str(self.folder / f"lane-{self.count}"), gateway=str(self.folder / "gateway"), search=CALLER["PATH"],
-            caller=CALLER, run="run", task="one", **given,
+            folder=str(self.folder / f"lane-{self.count}"), gateway=str(self.folder / "gateway"),
+            search=given.pop("search", CALLER["PATH"]), caller=CALLER, run="run", task="one", **given,
         )  # fmt: skip
 
     def run(self, script: str | list[dict[str, Any]], **words: Any) -> Outcome:
@@ -181,22 +183,27 @@ def test_a_death_by_signal_is_told_apart_in_a_cage(kit: Lanes) -> None:
     assert (done.result.state, done.result.code, done.result.level) == ("dead", -9, "full")
 
 
-def test_children_go_with_it_even_those_in_sessions_of_their_own(kit: Lanes, tmp_path: Path) -> None:
+def test_L13_children_go_with_it_even_those_in_sessions_of_their_own(kit: Lanes, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     code = f"import os,signal,sys; signal.signal(15, signal.SIG_IGN); print(os.getpid(), file=open({str(pids)!r}, 'a'))"
     hold = f'{sys.executable} -c "{code}; sys.stdin.close(); import time; time.sleep(600)"'
-    kit.run(f"{hold} & setsid {hold} & while test $(cat {pids} 2>/dev/null | wc -l) -lt 2; do :; done; exit 0\n")
+    began = time.monotonic()
+    done = kit.run(f"{hold} & setsid {hold} & while test $(cat {pids} 2>/dev/null | wc -l) -lt 2; do :; done; exit 0\n")
     found = [int(word) for word in pids.read_text().split()]
     assert len(found) == 2 and not any(alive(pid) for pid in found)
+    assert done.result.state == "done" and time.monotonic() - began < 10
 
 
-def test_l14_a_pipe_held_open_delays_nothing(kit: Lanes) -> None:
+def test_L14_a_pipe_held_open_delays_nothing(kit: Lanes) -> None:
     done = kit.run("sleep 600 & echo done; exit 0\n")
     assert done.result.state == "done" and done.result.seconds < 10
 
 
-def test_l14_a_result_without_an_exit_gets_a_grace(kit: Lanes) -> None:
-    script = """import sys; print('{"event": "result", "ok": true, "text": "fine"}', flush=True); sys.stdin.read()
+def test_L14_a_result_without_an_exit_gets_a_grace(kit: Lanes, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    script = f"""import subprocess, sys; child = subprocess.Popen(["sleep", "600"])
+with open({str(pid)!r}, "w") as file: file.write(str(child.pid))
+print('{{"event": "result", "ok": true, "text": "fine"}}', flush=True); sys.stdin.read()
 import time; time.sleep(600)"""
 
     class Hanging(Scripted):
@@ -205,6 +212,15 @@ import time; time.sleep(600)"""
 
     done = kit.run([], adapter=Hanging(), waits=Waits(grace=0.3))
     assert (done.result.state, done.result.text) == ("done", "fine") and done.result.seconds < 20
+    assert not alive(int(pid.read_text())), "a child that held the pipe is gone too"
+
+
+def test_L15_one_that_says_nothing_and_writes_files_is_not_stalled(kit: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_LOOK", 0.1)
+    script = "n=0; while test $n -lt 20; do n=$((n+1)); head -c 8192 /dev/zero > f$n; sleep 0.1; done; exit 0\n"
+    done = kit.run(script, waits=Waits(neither=1.0))
+    assert (done.result.state, done.result.code, done.result.reason) == ("done", 0, "")
+    assert done.result.seconds > 1.5 and len(list(kit.work.glob("f*"))) == 20
 
 
 @pytest.mark.parametrize(
@@ -214,7 +230,7 @@ import time; time.sleep(600)"""
         ({"waits": Waits(neither=0.5)}, "stalled", "nothing: no sign of life for 0.5 s"),
     ],
 )
-def test_limits_end_in_named_states(kit: Lanes, words: dict[str, Any], state: str, reason: str) -> None:
+def test_L17_limits_end_in_named_states(kit: Lanes, words: dict[str, Any], state: str, reason: str) -> None:
     done = kit.run("sleep 600\n", **words)
     assert (done.result.state, done.result.reason) == (state, reason)
     found = journal.need(kit.store, f"run-{os.getpid()}/{kit.folder.name}/1")
@@ -225,6 +241,20 @@ def test_it_can_be_stopped(kit: Lanes) -> None:
     stop = threading.Event()
     stop.set()
     assert kit.run("sleep 600\n", stop=stop.is_set).result.state == "cancelled"
+
+
+def test_L25_a_version_that_refuses_its_command_line_says_so_in_its_own_words(kit: Lanes, tmp_path: Path) -> None:
+    """A resumed turn of a codex that takes no `-C` ends as a mismatch and is no failure of the agent."""
+    program = tmp_path / "codex"
+    program.write_text("#!/bin/sh\necho \"error: unexpected argument '-C' found\" >&2\nexit 2\n")
+    program.chmod(0o755)
+    adapter = registry.get("codex")
+    given = Start("Do it.", "/p", "/work/x", "/lane", None, "m", session="0198-session")
+    first, again = adapter.launch(given._replace(session="")).argv, adapter.launch(given).argv
+    assert first[:3] == again[:3] == ["codex", "exec", "--json"] and again[-3:] == ["resume", "0198-session", "-"]
+    assert first[-1] == "-" and "resume" not in first and again.index("-C") < again.index("resume")
+    with pytest.raises(AdapterMismatchError, match="unexpected argument '-C' found"):
+        kit.run("", adapter=adapter, search=f"{tmp_path}:{CALLER['PATH']}", session="0198-session", model="m")
 
 
 def test_a_program_that_is_missing_is_named_and_noted(kit: Lanes) -> None:

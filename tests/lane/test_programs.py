@@ -89,6 +89,21 @@ def test_tokens_are_those_the_server_told(program: str) -> None:
     assert (ending.tokens.input, ending.tokens.cache_read, ending.tokens.output) == (2000, 400, 100)
 
 
+def test_L26_lines_of_one_answer_and_of_agents_below_add_nothing_to_the_sum() -> None:
+    """An answer comes in a line for each block, with its usage in each; what the result says is the whole of it."""
+    usage = {"input_tokens": 10, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 30, "output_tokens": 5}
+    said = [{"type": "assistant", "message": {"id": "m1", "content": [{"type": "text", "text": text}], "usage": usage}}
+            for text in ("one", "two")]  # fmt: skip
+    below = said[0] | {"parent_tool_use_id": "t1", "message": {"id": "m2", "content": [], "usage": usage}}
+    total = {"input_tokens": 20, "cache_read_input_tokens": 14, "cache_creation_input_tokens": 60, "output_tokens": 10}
+    end = {"type": "result", "subtype": "success", "is_error": False, "result": "two", "num_turns": 1, "usage": total}
+    reader = registry.get("claude").reader()
+    for line in (*said, below, end):
+        reader.line(msgspec.json.encode(line))
+    ending = reader.ending(0, "")
+    assert (ending.tokens, ending.turns) == (Tokens(20, 14, 60, 10), 1)
+
+
 def test_a_tool_names_the_file_it_writes() -> None:
     for program in ("claude", "gemini", "qwen", "grok", "pi", "opencode", "copilot"):
         events, _ = recorded(program, "write")
@@ -218,7 +233,7 @@ def test_a_tool_server_goes_where_the_program_finds_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_session_is_resumed_by_its_id(name: str) -> None:
+def test_L25_a_session_is_resumed_by_its_id(name: str) -> None:
     launch = launched(registry.get(name), session="0198-session")
     assert any("0198-session" in word for word in launch.argv)
 
@@ -259,7 +274,7 @@ def test_toml_of_a_name_with_quotes_is_still_toml() -> None:
         ("copilot", "error: unexpected argument '--x' found\n\nUsage:", "error: unexpected argument '--x' found"),
     ],
 )  # fmt: skip
-def test_a_refused_flag_is_explained_in_the_programs_own_words(name: str, said: str, words: str) -> None:
+def test_L25_a_refused_flag_is_explained_in_the_programs_own_words(name: str, said: str, words: str) -> None:
     assert words in registry.get(name).explain(said)
 
 

@@ -69,7 +69,7 @@ def shop(checkout: Path, tmp_path: Path, clean: dict[str, str]) -> Shop:
     return made
 
 
-def test_a_lane_that_changes_the_users_checkout_is_escaped_and_nothing_is_lost(shop: Shop, checkout: Path) -> None:
+def test_L1_a_lane_that_changes_the_users_checkout_is_escaped_and_nothing_is_lost(shop: Shop, checkout: Path) -> None:
     good = shop.lane("good", "echo x > new; git add new; git commit -qm mine; echo done")
     assert good["lane"]["state"] == "done"
     first = git(checkout, "rev-parse", "main")

@@ -53,7 +53,7 @@ def facts(**words: object) -> Facts:
         (facts(result=NOW - 11), "done", "did not end", True),
     ],
 )  # fmt: skip
-def test_G10_each_wait_has_its_own_bound(seen: Facts, state: str, reason: str, ends: bool) -> None:
+def test_G10_L15_L17_each_wait_has_its_own_bound(seen: Facts, state: str, reason: str, ends: bool) -> None:
     found = waits.judge(seen, Limits(), WAITS)
     assert (found.state, found.end) == (state, ends) and reason in found.reason
 

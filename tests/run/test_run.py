@@ -99,7 +99,7 @@ def test_a_killed_agent_is_run_again_from_a_clean_start(runs: Runs, tmp_path: Pa
     assert files["src/b.py"] == "b = 2\n" and files["after"] == "a\n"
 
 
-def test_failures_by_merit_block_what_needs_them_and_nothing_else(runs: Runs) -> None:
+def test_P8_failures_by_merit_block_what_needs_them_and_nothing_else(runs: Runs) -> None:
     todo = [
         task("bad", {"exit": 4}),
         task("idle", {"print": "nothing to do"}, guard=True),
