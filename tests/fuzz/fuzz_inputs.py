@@ -112,7 +112,7 @@ BASES: dict[str, Base] = {
     "runs stop": Base({"id": "r", "why": "w"}),
     "runs undo": Base({"id": "r", "check": "true"}),
     "runs report": Base({"id": "r", "format": "md"}),
-    "watch": Base({"run": "r", "patience": 0.1}),
+    "watch": Base({"run": "r", "patience": 0.1}, True),
     "board init": Base({"url": "nowhere"}),
     "board scratch": Base({"dir": "new.git"}, True),
     "board drop": Base({"url": "nowhere"}),
@@ -205,6 +205,7 @@ BASES: dict[str, Base] = {
 
 # passes the form of a `shape_only` operation and fails before it starts anything
 PASSES_FORM: dict[str, list[dict[str, Any]]] = {
+    "watch": [{"run": "r", "patience": 0.1}, {"run": "-x"}, {"run": "a\0b"}],
     "init": [{"dir": "/etc/passwd"}, {"dir": "/proc/nope/x"}, {"dir": "."}, {"dir": "a\0b"}, {"dir": "x" * 5000},
              {"branch": "a..b"}, {"branch": ""}, {"dir": "ok", "branch": "-x"}],
     "backup": [{"dir": "/proc/nope/x"}, {"dir": "."}, {"dir": "/etc/passwd"}, {"dir": "a\0b"}, {"dir": "y" * 300}],

@@ -23,10 +23,10 @@ LIMIT = 44 << 20
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Gives a file that does not compress, with a line of text at its start."""
+    """Gives a file that does not compress, with a line of text at its start, behind which no character begins."""
     path = tmp_path_factory.mktemp("large") / "large.bin"
     with open(path, "wb") as file:
-        file.write(b"first\n")
+        file.write(b"first\n\x80")
         for _ in range(SIZE >> 20):
             file.write(os.urandom(1 << 20))
     return path

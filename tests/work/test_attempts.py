@@ -269,7 +269,7 @@ def test_R8_a_full_disk_is_given_up_with_its_reason(bench: WorkKit, tmp_path: Pa
     try:
         bench.add(task("one", "echo x > f"))
         (bench.data / "ballast").write_bytes(b"x" * 65_536)
-        process = bench.work(exit=1)
+        process = bench.work(exit=1, spare_disk=0)
         assert process.report["ended"] == "gave_up" and "E_NO_SPACE" in process.report["reason"]
         assert bench.state("one") == "ready"
         assert bench.board.below(names.CLAIMS) == []

@@ -181,8 +181,14 @@ def _is_text(data: bytes) -> bool:
 
 
 def _inside(data: bytes, at: int) -> bool:
-    """Says whether a position is within a UTF-8 character."""
-    return at < len(data) and data[at] & 0xC0 == 0x80
+    """Says whether a position is within a UTF-8 character: behind its first byte, and before its end."""
+    if at >= len(data) or data[at] & 0xC0 != 0x80:
+        return False
+    for back in range(1, min(at, _CHARACTER - 1) + 1):
+        byte = data[at - back]
+        if byte & 0xC0 != 0x80:
+            return back < (1 if byte < 0xC0 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4)
+    return False
 
 
 def count_lines(parts: Iterable[bytes]) -> int:
