@@ -104,6 +104,23 @@ def test_L26_lines_of_one_answer_and_of_agents_below_add_nothing_to_the_sum() ->
     assert (ending.tokens, ending.turns) == (Tokens(20, 14, 60, 10), 1)
 
 
+def test_L26_what_a_forked_session_repeats_of_the_one_before_adds_nothing() -> None:
+    """A fork prints the answers of the session that it comes from once more, under its own name."""
+    usage = {"input_tokens": 100, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 30, "output_tokens": 5}
+    own = {"input_tokens": 10, "cache_read_input_tokens": 130, "cache_creation_input_tokens": 3, "output_tokens": 4}
+    lines = [
+        {"type": "assistant", "session_id": session, "message": {"id": name, "content": [], "usage": used}}
+        for session, name, used in (("old", "m1", usage), ("fork", "m1", usage), ("fork", "m2", own))
+    ]
+    end = {"type": "result", "subtype": "success", "is_error": False, "result": "two", "num_turns": 1, "usage": own,
+           "session_id": "fork"}  # fmt: skip
+    reader = registry.get("claude").reader()
+    for line in (*lines, end):
+        reader.line(msgspec.json.encode(line))
+    ending = reader.ending(0, "")
+    assert (ending.tokens, ending.session) == (Tokens(10, 130, 3, 4), "fork")
+
+
 def test_a_tool_names_the_file_it_writes() -> None:
     for program in ("claude", "gemini", "qwen", "grok", "pi", "opencode", "copilot"):
         events, _ = recorded(program, "write")

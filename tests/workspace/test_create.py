@@ -125,18 +125,22 @@ def test_files_are_the_blobs_bytes(bench: Bench, in_ws: Any) -> None:
             assert bool(found.st_mode & stat.S_IXUSR) == (mode == trees.EXEC)
 
 
-def test_s18_many_at_once_all_come(bench: Bench) -> None:
+def test_s18_fifty_at_once_all_come_beside_a_held_lock(bench: Bench) -> None:
+    """Somebody holds the lock of the repository's settings the whole time; nobody waits for it, or takes it away."""
+    lock = Path(bench.store.layout.repo) / "config.lock"
+    lock.touch()
     started = [
         subprocess.Popen(
             bench.argv("ws", "create", f"w{n}", "--store", bench.store.layout.root, "--as", "a/b"),
             env=bench.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
-        for n in range(12)
+        for n in range(50)
     ]  # fmt: skip
     for child in started:
-        out, err = child.communicate(timeout=60)
+        out, err = child.communicate(timeout=120)
         assert child.returncode == 0, (out, err)
-    assert len(bench.rw("ws", "list", "--store", bench.store.layout.root)["result"]["workspaces"]) == 12
+    assert lock.exists()
+    assert len(bench.rw("ws", "list", "--store", bench.store.layout.root)["result"]["workspaces"]) == 50
 
 
 @pytest.mark.crash
