@@ -13,7 +13,7 @@ from tests.clis.matrix import Field, Gateway, Lane, field, installed
 from ropewalk.gateway import ledger, settings
 from ropewalk.lane.supervisor import LaneResult
 
-pytestmark = [pytest.mark.slow, pytest.mark.compat]
+pytestmark = [pytest.mark.clis, pytest.mark.compat]
 PROGRAMS = ("claude", "codex", "grok", "pi", "gemini")
 NOWHERE = "http://127.0.0.1:9"
 

@@ -32,7 +32,7 @@ from ropewalk.lane.supervisor import Supervised
 from ropewalk.lane.waits import Limits
 from ropewalk.testing.model_server import ModelServer, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.compat]
+pytestmark = [pytest.mark.clis, pytest.mark.compat]
 LEVELS: tuple[Level, ...] = ("full", "files")
 
 

@@ -23,7 +23,7 @@ from tests.clis.run import end_all, prepare, run
 
 from ropewalk.testing.model_server import ModelServer, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.compat]
+pytestmark = [pytest.mark.clis, pytest.mark.compat]
 WIRES = {"claude": "messages", "codex": "responses", "gemini": "gemini"}
 # what a run asks for beside the agent's own turns: titles, a line for the list of sessions
 SIDE = {"grok": 2, "opencode": 1}

@@ -9,6 +9,7 @@ import base64
 import binascii
 import hmac
 import os
+import threading
 
 import msgspec
 
@@ -78,7 +79,7 @@ def _key(store: Store) -> bytes:
     path = os.path.join(folder, "grant.key")
     try:
         os.makedirs(folder, exist_ok=True)
-        part = f"{path}.{os.getpid()}"
+        part = f"{path}.{os.getpid()}-{threading.get_ident()}"
         if not os.path.exists(path):
             fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:

@@ -14,7 +14,7 @@ import msgspec
 
 from ropewalk.board import names
 from ropewalk.board.wire import Object
-from ropewalk.core import clock
+from ropewalk.core import clock, durable
 from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import (
     InvalidError,
@@ -315,10 +315,7 @@ def _count(folder: str) -> int:
 
 
 def _write(path: str, data: bytes) -> None:
-    part = f"{path}.{os.getpid()}"
     try:
-        with open(part, "wb") as file:
-            file.write(data)
-        os.replace(part, path)
+        durable.put(path, data)
     except OSError as error:
         raise os_error(error, "noting the fetch of the board") from None

@@ -15,7 +15,7 @@ from ropewalk.board import names, wire
 from ropewalk.board.base import Step, now_object
 from ropewalk.board.remote import RemoteBoard
 from ropewalk.board.wire import Object
-from ropewalk.core import clock
+from ropewalk.core import clock, durable
 from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import (
     CasMismatchError,
@@ -78,9 +78,7 @@ def probe(board: RemoteBoard, target: str = "main") -> Probed:
     path = _noted(board, target)
     try:
         # it is asked for again when a power loss takes it, so it is put in place and not synced
-        with open(f"{path}.{os.getpid()}", "wb") as file:
-            file.write(msgspec.json.encode(found))
-        os.replace(file.name, path)
+        durable.put(path, msgspec.json.encode(found))
     except OSError as error:
         raise os_error(error, "noting what the server takes") from None
     return found

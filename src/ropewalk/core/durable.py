@@ -8,6 +8,7 @@ be durable is written anew, or not at all. `tests/power` leaves out each sync of
 from __future__ import annotations
 
 import os
+import threading
 
 from ropewalk.core.errors import NoSpaceError
 
@@ -65,11 +66,28 @@ def install(part: str, final: str) -> None:
 def replace(path: str, data: bytes, *, part: str | None = None) -> None:
     """Writes a file whole or not at all, over one that is there; it is durable then. It is built at `part`."""
     part = part or f"{path}.new"
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        write_all(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.rename(part, path)
+    _build(part, path, data, 0o644, durably=True)
     sync(os.path.dirname(path))
+
+
+def put(path: str, data: bytes, mode: int = 0o644) -> None:
+    """Writes a file whole or not at all, for whoever reads it meanwhile; a power loss may take it.
+
+    Threads and processes may put the same file at once: the last one counts.
+    """
+    _build(f"{path}.{os.getpid()}-{threading.get_ident()}", path, data, mode, durably=False)
+
+
+def _build(part: str, path: str, data: bytes, mode: int, *, durably: bool) -> None:
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        try:
+            write_all(fd, data)
+            if durably:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(part, path)
+    except OSError:
+        os.unlink(part)
+        raise

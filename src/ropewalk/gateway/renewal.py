@@ -82,9 +82,7 @@ def renew(login: Login, spent: str, marks: str) -> Held:
 def _put(path: str, data: bytes) -> None:
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(f"{path}.{os.getpid()}", "wb") as file:
-            file.write(data)
-        os.replace(f"{path}.{os.getpid()}", path)
+        durable.put(path, data)
     except OSError as error:
         raise os_error(error, "a note on a login") from None
 

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from ropewalk.core import durable
 from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import InvalidError, RopewalkError, os_error
 from ropewalk.gateway.budget import Cap
@@ -132,12 +133,8 @@ def read(folder: str) -> Settings:
 def write(folder: str, settings: Settings) -> None:
     """Puts settings in place, whole; only their user can read them."""
     path = os.path.join(folder, FILE)
-    part = f"{path}.{os.getpid()}"
     try:
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(settings)))
-        os.replace(part, path)
+        durable.put(path, msgspec.json.format(msgspec.json.encode(settings)), mode=0o600)
     except OSError as error:
         raise os_error(error, "write of the gateway's settings") from None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+import threading
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -121,7 +122,7 @@ def archive(lane: Lane, folder: str) -> str | None:
     path = os.path.join(folder, record.lane.replace("/", "--") + ".tar.gz")
     if not os.path.isdir(record.folder):
         return path if os.path.isfile(path) else None
-    part = f"{path}.{os.getpid()}"
+    part = f"{path}.{os.getpid()}-{threading.get_ident()}"
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 import ropewalk
-from ropewalk.core import clock
+from ropewalk.core import clock, durable
 from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import CageUnavailableError, os_error
 from ropewalk.core.process import ChildTimeout, git_env, git_error, git_program, run
@@ -56,9 +56,7 @@ def ensure(level: Level, folder: str, uid: int | None = None) -> None:
     found = test(level, folder, uid)
     if found.out or found.missing:
         _refuse(level, found)
-    with open(f"{kept}.{os.getpid()}", "wb") as file:
-        file.write(key)
-    os.replace(f"{kept}.{os.getpid()}", kept)
+    durable.put(kept, key)
 
 
 def _refuse(level: Level, found: Tested) -> None:

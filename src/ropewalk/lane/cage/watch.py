@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from ropewalk.core import clock
+from ropewalk.core import clock, durable
 from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import NotFoundError, RopewalkError, os_error
 from ropewalk.lane.cage import tripwire
@@ -262,11 +262,7 @@ def _record(path: str) -> Snapshot | None:
 
 
 def _put(folder: str, name: str, data: bytes) -> None:
-    path = os.path.join(folder, name)
-    part = f"{path}.{os.getpid()}-{threading.get_ident()}"
-    with open(part, "wb") as file:
-        file.write(data)
-    os.replace(part, path)
+    durable.put(os.path.join(folder, name), data)
 
 
 def checkout_of(folders: Sequence[str]) -> str | None:
