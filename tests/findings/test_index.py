@@ -7,8 +7,8 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
 _ROW = re.compile(r"^\| ([ASLFBRPG]\d+|devflock [ABC]\d+) \| ([^|]+) \| ([^|]*) ?\|$", re.MULTILINE)
-_NAME = re.compile(r"^ *(?:async )?def test_((?:[ASLFBRPG]\d+_)+)", re.MULTILINE | re.IGNORECASE)
-_DEVFLOCK = re.compile(r"^ *(?:async )?def test_devflock_([ABC]\d+)_", re.MULTILINE)
+_NAME = re.compile(r"^ *(?:async )?def test_((?:devflock_[ABC]\d+_|[ASLFBRPG]\d+_)+)", re.MULTILINE | re.IGNORECASE)
+_ID = re.compile(r"(devflock_)?([A-Z]\d+)_", re.IGNORECASE)
 
 
 def listed() -> dict[str, str]:
@@ -24,8 +24,7 @@ def named() -> set[str]:
     for path in TESTS.rglob("test_*.py"):
         text = path.read_text(encoding="utf-8")
         for ids in _NAME.findall(text):
-            found.update(ids.upper().rstrip("_").split("_"))
-        found.update(f"devflock {oid}" for oid in _DEVFLOCK.findall(text))
+            found.update(f"{'devflock ' if of else ''}{oid.upper()}" for of, oid in _ID.findall(ids))
     return found
 
 
@@ -41,6 +40,8 @@ def test_every_finding_is_listed_in_order() -> None:
     boards = [int(i[1:]) for i in ids if i[0] == "B"]
     assert boards == sorted(boards) and len(boards) == 16
     assert [i for i in ids if i[0] == "R"] == [f"R{n}" for n in range(1, 27)]
+    planners = [int(i[1:]) for i in ids if i[0] == "P"]
+    assert planners == sorted(planners) and len(planners) == 6
 
 
 def test_each_is_held_by_a_test_with_its_name_or_says_why_not() -> None:

@@ -368,3 +368,48 @@ def test_a_lanes_requests_end_and_opencodes_loop_with_them(tmp_path: Path, serve
         got = made.send("chat")
         assert got.headers["x-should-retry"] == "false" and "10 requests" in got.json()["error"]["message"]
         assert made.activity().requests == 10
+
+
+@pytest.mark.parametrize("fault", ["e503", "always429", "dead"])
+def test_devflock_B20_a_swap_counts_for_the_next_try_of_a_request_that_is_under_way(
+    shared: Gateway, server: ModelServer, fault: str
+) -> None:
+    """Its endpoint is in trouble, and a better one is put in its place before the request is given up."""
+    ill = "always429" if fault == "always429" else f"text+{fault}"
+    url = "http://127.0.0.1:9" if fault == "dead" else server.url(f"ill-{fault}", ill)
+    shared.put(simple("", upstreams={"up": Upstream(url, KEY)}, hold=20.0, requests=100_000))
+    before = len(shared.entries())
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(shared.send, "anthropic")
+        until(lambda: shared.activity().open == 1 and (fault == "dead" or bool(server.entries(f"ill-{fault}"))))
+        shared.swap("up", Upstream(server.url(f"well-{fault}", "text"), KEY))
+        assert job.result().status == 200
+    assert [e.status for e in server.entries(f"well-{fault}")] == [200]
+    assert [e.outcome for e in shared.settled(before + 2)[before:]] == ["failed", "answered"]
+
+
+def test_devflock_B20_an_endpoint_in_anothers_place_has_not_its_troubles(shared: Gateway, server: ModelServer) -> None:
+    """The breaker of the one before stays behind, though the name is the same."""
+    shared.put(simple(server.url("gone", "text+e500"), hold=0.0, requests=100_000))
+    assert [shared.send("anthropic").status for _ in range(6)] == [500] * 5 + [503]
+    shared.swap("up", Upstream(server.url("here", "text"), KEY))
+    assert shared.send("anthropic").status == 200
+
+
+def test_devflock_B20_an_encoded_path_and_repeated_headers_go_on_as_they_came(shared: Gateway) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    shared.swap("up", Upstream(f"http://127.0.0.1:{listening.getsockname()[1]}", KEY, account="heads"))
+    mine = socket.create_connection(("127.0.0.1", shared.port))
+    mine.sendall(
+        f"POST /v1beta/models/a%2Fb%3Ac:generateContent?x=%26&x=2 HTTP/1.1\r\nHost: x\r\nx-goog-api-key: {TOKEN}\r\n"
+        "X-Flag: one\r\nx-flag: two\r\nContent-Length: 2\r\n\r\n{}".encode()
+    )
+    made, _ = listening.accept()
+    got = b""
+    while not got.endswith(b"{}"):
+        got += made.recv(1 << 16)
+    lines = got.decode().split("\r\n")
+    assert lines[0] == "POST /v1beta/models/a%2Fb%3Ac:generateContent?x=%26&x=2 HTTP/1.1"
+    assert [line for line in lines if line.lower().startswith("x-flag:")] == ["X-Flag: one, two"]
+    for one in (made, mine, listening):
+        one.close()

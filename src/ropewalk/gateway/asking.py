@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import StrOrURL
 
 from ropewalk.core.decoding import UNREADABLE
 from ropewalk.gateway import budget, logins
@@ -117,20 +118,33 @@ def asked(
     )
 
 
-def url(request: web.Request, path: str, upstream: Upstream, held: str, model: str = "") -> str:
-    """Gives the address at a provider, with its name of a model, and nothing of the lane's token."""
+def url(request: web.Request, path: str, upstream: Upstream, held: str, model: str = "") -> StrOrURL:
+    """Gives the address at a provider, with its name of a model, and nothing of the lane's token.
+
+    What came encoded goes on as it was.
+    """
     if model and model in upstream.models:
         path = path.replace(f"/{model}:", f"/{upstream.models[model]}:")
     path = logins.path_at(upstream, path)
     pairs = request.rel_url.raw_query_string.split("&")
     query = "&".join(one for one in pairs if one and not one.startswith("key=") and held not in unquote(one))
-    return upstream.url.rstrip("/") + path + (f"?{query}" if query else "")
+    rest = path + (f"?{query}" if query else "")
+    address = type(request.url)
+    try:
+        return address(str(address(upstream.url)).rstrip("/") + rest, encoded=True)
+    except ValueError:
+        return upstream.url.rstrip("/") + rest  # whoever sends says what is wrong with it
 
 
 def headers(request: web.Request, upstream: Upstream, held: str) -> dict[str, str]:
     """Gives the headers that go on, with the key in the place of the token."""
     ours = _DROPPED | {name.lower() for name in upstream.headers}
-    found = {k: v for k, v in request.headers.items() if k.lower() not in ours and held not in v}
+    found: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for k, v in request.headers.items():
+        if k.lower() not in ours and held not in v:
+            k = first.setdefault(k.lower(), k)  # a repeated header is one with all its values
+            found[k] = f"{found[k]}, {v}" if k in found else v
     found["Accept-Encoding"] = "identity"  # usage is read off the wire (G15)
     name = next((one for one in found if one.lower() == "anthropic-beta"), "anthropic-beta")
     if beta := logins.flags(upstream, found.pop(name, "")):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 
 import aiohttp
 from aiohttp import web
@@ -20,9 +21,9 @@ from ropewalk.gateway.budget import Budget, Expected, Refused, Reservation
 from ropewalk.gateway.ledger import Activities, Entry, Ledger, Open
 from ropewalk.gateway.prices import NOTHING, Cost, Price, Tables
 from ropewalk.gateway.renewal import Broker
-from ropewalk.gateway.sending import Sending, Way
+from ropewalk.gateway.sending import Sending, Swapped, Way
 from ropewalk.gateway.settings import Current, Lane, Settings
-from ropewalk.gateway.tokens import Tokens, wire_of
+from ropewalk.gateway.tokens import Tokens, Wire, wire_of
 from ropewalk.gateway.traffic import Account
 from ropewalk.gateway.usage import Usage, UsageReader
 
@@ -165,12 +166,10 @@ class Proxy:
         self, request: web.Request, path: str, held: str, settings: Settings, ask: Ask
     ) -> web.StreamResponse:
         """Sends a request to the first upstream that answers it."""
-        names = [n for n in ask.lane.upstreams if n in settings.upstreams]
-        names = [n for n in names if not settings.upstreams[n].wires or ask.wire in settings.upstreams[n].wires]
-        if not names:
-            return error(ask.wire, 400, "invalid_request_error", f"no upstream of this lane speaks {ask.wire}")
+        names = _speaking(settings, ask.lane.upstreams, ask.wire)
         last: web.StreamResponse | None = None
-        for name in names:
+        while names:
+            name = names.pop(0)
             upstream = settings.upstreams[name]
             account = self._account(settings, name)
             if pause := account.is_open():
@@ -192,12 +191,16 @@ class Proxy:
             one = Sending(self, request, path, held, settings, ask, Way(name, upstream, account, price, reserved))
             try:
                 return await one.run()
+            except Swapped:
+                settings = self.settings()
+                names = _speaking(settings, (name, *names), ask.wire)
             except Failed as failed:
                 last = failed.response()
                 if failed.status in _FINAL:
                     self._keep(ask, failed)
                     break
-        assert last is not None
+        if last is None:
+            return error(ask.wire, 400, "invalid_request_error", f"no upstream of this lane speaks {ask.wire}")
         return last
 
     async def _reserve(self, settings: Settings, ask: Ask, name: str, price: Price | None) -> Reservation:
@@ -239,7 +242,8 @@ class Proxy:
 
     def _account(self, settings: Settings, name: str) -> Account:
         upstream = settings.upstreams[name]
-        key = upstream.account or name
+        # what another endpoint had of troubles and pauses is not its own, though it has the other's name now
+        key = upstream.account or f"{name} {upstream.url} {upstream.key}"
         if key not in self.accounts:
             self.accounts[key] = Account(upstream.slots, upstream.per_minute)
         found = self.accounts[key]
@@ -330,3 +334,9 @@ class Proxy:
             except (aiohttp.ClientError, OSError) as end:  # a time that is over is one of them
                 made = error(None, 502, "api_error", f"{name} is out of reach: {type(end).__name__}")
         return made
+
+
+def _speaking(settings: Settings, names: Iterable[str], wire: Wire) -> list[str]:
+    """Gives the upstreams that there are and that speak a format, in their order."""
+    there = ((name, settings.upstreams[name]) for name in names if name in settings.upstreams)
+    return [name for name, upstream in there if not upstream.wires or wire in upstream.wires]

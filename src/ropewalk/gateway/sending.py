@@ -32,6 +32,10 @@ _AGAIN = frozenset({0, 408, 429, 500, 502, 503, 504, 524, 529})
 _ERROR = 1 << 20
 
 
+class Swapped(Exception):
+    """Another upstream stands in the place of the one that was asked, before it gave an answer."""
+
+
 class Way(NamedTuple):
     """Is where a request goes: the upstream with its name, account and price, and what is held back for it."""
 
@@ -59,7 +63,10 @@ class Sending:
         self._settled = False
 
     async def run(self) -> web.StreamResponse:
-        """Gives the answer that went to the program; `Failed` when another upstream may be tried."""
+        """Gives the answer that went to the program.
+
+        `Failed` when another upstream may be tried, `Swapped` when the one that stands in its place is to be.
+        """
         account = self.way.account
         probe = account.begin()
         try:
@@ -116,6 +123,10 @@ class Sending:
                     raise
                 self._failed(last)
                 raise last from None
+            if self.proxy.settings().upstreams.get(self.way.name, self.way.upstream) != self.way.upstream:
+                words = f"another was put in the place of {self.way.name}"
+                self.settle(last.status or 502 if last is not None else 503, "failed", error=words)
+                raise Swapped
             self.tries += 1
             try:
                 return await self._once(data, strip=added)
