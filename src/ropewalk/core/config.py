@@ -1,7 +1,7 @@
 """The settings: one table of what can be set, from which values and their origins come.
 
-A flag goes before an environment variable, and that before the default. `rw config show --origin` and
-docs/configuration.md are made from the table.
+A flag goes before an environment variable, that before what `run.toml` of the store says of runs, and that before the
+default. `rw config show --origin` and docs/configuration.md are made from the table.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from ropewalk.core.errors import InvalidError
 
 
 class Setting(NamedTuple):
-    """Is one setting of type `text`, `path`, `seconds` or `switch`; `flag` is None where only a variable sets it.
+    """Is one setting of type `text`, `path`, `seconds`, `switch` or `count`.
 
-    `second` is a variable of another program that counts where its own is not set.
+    `flag` is None where only a variable sets it, `second` is a variable of another program that counts where its own is
+    not set; a text is one of `choices` where there are some.
     """
 
     name: str
@@ -25,10 +26,11 @@ class Setting(NamedTuple):
     flag: str | None
     purpose: str
     second: str | None = None
+    choices: tuple[str, ...] = ()
 
 
 class Value(NamedTuple):
-    """Is a setting's value and where it came from: `flag`, `environment` or `default`."""
+    """Is a setting's value and where it came from: `flag`, `environment`, `file` or `default`."""
 
     value: str | float | bool | None
     origin: str
@@ -102,6 +104,29 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "whether your checkout is compared before and after agents that could write there",
     ),
+    Setting(
+        "run.harness", "text", None, "ROPEWALK_RUN_HARNESS", "--harness", "who does tasks of runs, see `rw setup`"
+    ),
+    Setting("run.model", "text", None, "ROPEWALK_RUN_MODEL", "--model", "their model, where that harness does them"),
+    Setting("run.workers", "count", None, "ROPEWALK_RUN_WORKERS", "--jobs", "how many agents of a run work at once"),
+    Setting(
+        "run.endpoints",
+        "text",
+        None,
+        "ROPEWALK_RUN_ENDPOINTS",
+        None,
+        "the endpoints that agents of runs use, with commas between; without it the manager's",
+    ),
+    Setting("run.manager", "text", None, "ROPEWALK_RUN_MANAGER", None, "those of who plans; without it all endpoints"),
+    Setting(
+        "run.dirty",
+        "text",
+        "ask",
+        "ROPEWALK_RUN_DIRTY",
+        None,
+        "what a run does where you have uncommitted work: ask, start without it, or stop",
+        choices=("ask", "start", "stop"),
+    ),
     Setting("config_home", "path", "~/.config", "XDG_CONFIG_HOME", None, "below it is endpoints.toml"),
     Setting("cache_home", "path", "~/.cache", "XDG_CACHE_HOME", None, "below it is what is known of boards elsewhere"),
     Setting("data_home", "path", "~/.local/share", "XDG_DATA_HOME", None, "below it are workspaces made without --dir"),
@@ -118,6 +143,7 @@ HANDED_ON: dict[str, str] = {
 """Variables that ropewalk's own processes give each other, and their purposes; nobody sets them by hand."""
 
 MAX_SECONDS = 86_400.0
+MAX_COUNT = 256
 _ON, _OFF = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
 
 
@@ -140,6 +166,12 @@ def resolve(flags: Mapping[str, str | None], env: Mapping[str, str]) -> dict[str
     return found
 
 
+def over_file(found: Mapping[str, Value], file: Mapping[str, str | float]) -> dict[str, Value]:
+    """Gives settings with what a file says where neither a flag nor a variable does."""
+    said = {name: Value(value, "file") for name, value in file.items() if found[name].origin == "default"}
+    return {**found, **said}
+
+
 def folder(value: Value, home: str) -> str:
     """Gives a path setting as a path, with `~` as the home folder."""
     text = str(value.value or "")
@@ -149,8 +181,10 @@ def folder(value: Value, home: str) -> str:
 def _typed(setting: Setting, text: str, given_as: str) -> str | float | bool:
     if setting.type == "switch":
         return _switched(setting, text, given_as)
+    if setting.type == "count":
+        return _counted(setting, text, given_as)
     if setting.type != "seconds":
-        return text
+        return _chosen(setting, text, given_as)
     try:
         seconds = float(text)
     except ValueError:
@@ -162,6 +196,27 @@ def _typed(setting: Setting, text: str, given_as: str) -> str | float | bool:
             setting=setting.name,
         )
     return seconds
+
+
+def _counted(setting: Setting, text: str, given_as: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= MAX_COUNT:
+        return int(text)
+    raise InvalidError(
+        f"{given_as} is {text!r}, not a number from 1 to {MAX_COUNT}",
+        hint=f"unset {given_as}, or set it to a number, as in 4",
+        setting=setting.name,
+    )
+
+
+def _chosen(setting: Setting, text: str, given_as: str) -> str:
+    if setting.choices and text not in setting.choices:
+        listed = ", ".join(setting.choices)
+        raise InvalidError(
+            f"{given_as} is {text!r}, none of {listed}",
+            hint=f"unset {given_as}, or set it to one of them",
+            setting=setting.name,
+        )
+    return text
 
 
 def _switched(setting: Setting, text: str, given_as: str) -> bool:

@@ -307,7 +307,7 @@ class LoginUncagedError(RopewalkError):
 
     code = "E_LOGIN_UNCAGED"
     exit = 11
-    hint_template = "name an endpoint with a key in endpoints.toml"
+    hint_template = "name an endpoint with a key: `rw setup` asks for one, endpoints.toml holds them"
 
 
 class LoginError(RopewalkError):

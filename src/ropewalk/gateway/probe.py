@@ -35,6 +35,7 @@ _PROOF = 100.0
 _SIZES = (4000, 16_000)
 _BIG = (48_000, 100_000)
 _WIRES: tuple[tuple[Wire, str], ...] = (("anthropic", "/v1/messages"), ("chat", "/v1/chat/completions"))
+_OTHERS: tuple[tuple[Wire, str], ...] = (("responses", "/v1/responses"),)
 _TOOL = {"type": "object", "properties": {"path": {"type": "string"}, "content": {"type": "string"}},
          "required": ["path", "content"]}  # fmt: skip
 
@@ -57,7 +58,11 @@ class Check(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is what was found out about an endpoint; `auth` is how the key was taken, `window` the context size, if told."""
+    """Is what was found out about an endpoint.
+
+    `wire` is the format that it was tried in, `wires` are all that it answers to, of those that it was asked in; `auth`
+    is how the key was taken, `window` the context size, if told.
+    """
 
     url: str
     verdict: Verdict
@@ -67,6 +72,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     auth: Auth | None = None
     window: int | None = None
     slots: int | None = None
+    wires: tuple[Wire, ...] = ()
 
     @property
     def exit(self) -> int:
@@ -101,7 +107,7 @@ class _Gone(Exception):
 def probe(
     url: str, key: str = "", *, model: str = "", big: bool = False, long: bool = False, waits: Waits = Waits()
 ) -> Report:
-    """Gives what can be found out about an endpoint; it is asked up to 20 times, and nothing is kept of the key."""
+    """Gives what can be found out about an endpoint; it is asked up to 22 times, and nothing is kept of the key."""
     return asyncio.run(_probe(url.rstrip("/"), key, model, big, long, waits))
 
 
@@ -112,6 +118,7 @@ async def _probe(url: str, key: str, model: str, big: bool, long: bool, waits: W
         try:
             await one.health()
             if await one.enter():
+                await one.formats()
                 await one.streams()
                 await one.tools()
                 for size in _SIZES + (_BIG if big else ()):
@@ -122,7 +129,8 @@ async def _probe(url: str, key: str, model: str, big: bool, long: bool, waits: W
             one.add("reach", "fail", str(gone))
         grades = {check.grade for check in one.checks}
         verdict: Verdict = "not" if "fail" in grades else "warnings" if "warn" in grades else "usable"
-        return Report(url, verdict, tuple(one.checks), one.model, one.wire, one.auth, one.window, one.slots)
+        return Report(url, verdict, tuple(one.checks), one.model, one.wire, one.auth, one.window, one.slots,
+                      tuple(one.wires))  # fmt: skip
 
 
 class _Probe:
@@ -130,6 +138,7 @@ class _Probe:
         self.session, self.url, self.key, self.model, self.waits = session, url, key, model, waits
         self.checks: list[Check] = []
         self.wire: Wire | None = None
+        self.wires: list[Wire] = []
         self.auth: Auth | None = None
         self.window: int | None = None
         self.slots: int | None = None
@@ -156,8 +165,10 @@ class _Probe:
             ):
                 data = await answer.read()
                 status = answer.status
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, ValueError) as error:
             raise _Gone(f"{path}: {type(error).__name__}") from None
+        except (aiohttp.ClientError, OSError):
+            return 0, None  # somebody is there, and has no such page: models may be reached all the same
         try:
             return status, msgspec.json.decode(data)
         except UNREADABLE:
@@ -206,7 +217,7 @@ class _Probe:
         names = [str(m.get("id")) for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
         if not self.model and names:
             self.model = names[0]
-        said = f"/health {status}, /v1/models {models_status}, {len(names)} models"
+        said = f"/health {status or 'no answer'}, /v1/models {models_status or 'no answer'}, {len(names)} models"
         if self.model and names and self.model not in names:
             self.add("health", "warn", f"{said}; {self.model} is not among them")
         else:
@@ -253,6 +264,30 @@ class _Probe:
         self.wire = None
         self.add("reply", "fail", f"no request is answered: {words}")
         return False
+
+    async def formats(self) -> None:
+        """Finds out which other formats it answers to, by one short question in each."""
+        assert self.auth is not None and self.wire is not None
+        self.wires = [self.wire]
+        for wire, path in _WIRES[1:] + _OTHERS:
+            if wire == self.wire:
+                continue
+            body: dict[str, Any] = {"model": self.model}
+            if wire == "responses":
+                body |= {"input": "Say ok.", "max_output_tokens": 16}
+            else:
+                body |= {"messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 16}
+            try:
+                async with (
+                    asyncio.timeout(self.waits.request),
+                    self.session.post(self.url + path, json=body, headers=self.headers(self.auth),
+                                      allow_redirects=False) as answer,
+                ):  # fmt: skip
+                    await answer.read()
+                    if answer.status == 200:
+                        self.wires.append(wire)
+            except (aiohttp.ClientError, OSError):
+                continue
 
     async def streams(self) -> None:
         """Finds out whether a stream comes as it is made, or at once at its end."""

@@ -517,7 +517,7 @@ def _usable(wish: Wish) -> list[str]:
 
 def _way_in(harness: str) -> str:
     own = f', or auth = "login" with program = "{harness}"' if harness in logins.PROGRAMS else ""
-    return f"name an endpoint in endpoints.toml: with a key{own}; see docs/gateway.md"
+    return f"`rw setup` asks for one; or name it in endpoints.toml, with a key{own}: see docs/gateway.md"
 
 
 def _caps(wish: Wish) -> dict[str, Cap]:

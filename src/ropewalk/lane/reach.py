@@ -43,5 +43,5 @@ def _missing(harness: str, upstreams: Mapping[str, Upstream], search: str) -> tu
     if shutil.which(adapter.program, path=search) is None:
         return f"{adapter.program} is not installed", adapter.install
     if adapter.wires and not fitting(upstreams, adapter.wires, harness=adapter.name):
-        return f"no endpoint speaks what {harness} does", "name one in endpoints.toml"
+        return f"no endpoint speaks what {harness} does", "`rw setup` asks for one"
     return "", ""

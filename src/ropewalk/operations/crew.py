@@ -25,7 +25,8 @@ from ropewalk.operations.context import Context
 from ropewalk.store.layout import workspace_mark
 
 if TYPE_CHECKING:
-    from ropewalk.gateway.settings import Tape
+    from ropewalk.core.config import Value
+    from ropewalk.gateway.settings import Tape, Upstream
     from ropewalk.lane.adapter import Adapter
     from ropewalk.lane.cage.room import Level
     from ropewalk.lane.cage.watch import Watch
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ropewalk.plan.task import Task
     from ropewalk.run.staff import Staff
     from ropewalk.run.turn import Ways
+    from ropewalk.run.usual import Usual
 
 LANES = (HarnessError, AdapterMismatchError, CageUnavailableError, LoginUncagedError, LoginError, ProviderError)
 """Are the errors of whatever starts lanes."""
@@ -101,7 +103,8 @@ def _installed(ctx: Context, table: Table) -> list[Adapter]:
         if shutil.which(one.program, path=_search(ctx)) is not None:
             found.append(one)
     if not found or (found[0].name == "scripted" != named[0] and len(found) == 1):
-        raise HarnessError(f"none of {', '.join(named)} is installed", hint="`rw doctor` says more")
+        hint = "`rw doctor` says more; `rw setup` asks who is to do it"
+        raise HarnessError(f"none of {', '.join(named)} is installed", hint=hint)
     return found
 
 
@@ -166,8 +169,12 @@ def level(ctx: Context, used: Sequence[Adapter], asked: str | None) -> Level:
 def ways(
     ctx: Context, used: Staff, *, cage: str | None = None, pass_env: Sequence[str] = (),
     tape: Mapping[str, str] | None = None, budget: float | None = None, max_tokens: int | None = None,
+    only: Sequence[str] = (),
 ) -> Ways:  # fmt: skip
-    """Gives how a request's lanes are made; `E_CAGE_UNAVAILABLE` where a cassette is to be played in less than all."""
+    """Gives how a request's lanes are made; `E_CAGE_UNAVAILABLE` where a cassette is to be played in less than all.
+
+    `only` are the endpoints that they use, in their order; without any, all that there are.
+    """
     from ropewalk.gateway import endpoints
     from ropewalk.gateway.spending import Bounds
     from ropewalk.run.turn import Ways
@@ -177,7 +184,7 @@ def ways(
         raise InvalidError(f"the environment has no {missing[0]}", variables=missing)
     proxied = any(one.wires for one in used.adapters)
     held = level(ctx, used.adapters, cage)
-    upstreams = endpoints.read(config_folder(ctx), ctx.env) if proxied and (tape or {}).get("mode") != "replay" else {}
+    upstreams = reached(ctx, only) if proxied and (tape or {}).get("mode") != "replay" else {}
     bounds = endpoints.bounds(config_folder(ctx)) if proxied else Bounds()
     used_tape, dates = _dated(tape, held if proxied else "full")
     is_asked = any(one.name != "scripted" for one in used.adapters) or cage or ctx.settings["cage"].value
@@ -241,6 +248,39 @@ def _watch(ctx: Context) -> Watch | None:
         pass  # the store of a board elsewhere is made later
     checkout = watch.checkout_of([one for one in folders if one not in ours])
     return None if checkout is None else watch.Watch(checkout, watch.home(ours[0], checkout), ours)
+
+
+def usual(ctx: Context) -> Usual:
+    """Gives what runs do where their command says nothing: by variables, else by `run.toml` of the store."""
+    from ropewalk.run import usual as of_store
+
+    return of_store.of_settings(settings(ctx))
+
+
+def settings(ctx: Context) -> dict[str, Value]:
+    """Gives the settings that are in force, those of the store's own file among them where there is a store."""
+    from ropewalk.core import config
+    from ropewalk.run import usual as of_store
+
+    try:
+        said = of_store.settings(of_store.read(ctx.root))
+    except NotFoundError:
+        said = {}
+    return config.over_file(ctx.settings, said)
+
+
+def reached(ctx: Context, only: Sequence[str] = ()) -> dict[str, Upstream]:
+    """Gives the user's endpoints: those that are named, in that order, else all; `E_NOT_FOUND` for one that is none."""
+    from ropewalk.gateway import endpoints
+
+    known = endpoints.read(config_folder(ctx), ctx.env)
+    missing = [name for name in only if name not in known]
+    if missing:
+        raise NotFoundError(
+            f"there is no endpoint {missing[0]!r} any more" if known else f"there is no endpoint {missing[0]!r}",
+            hint=f"`rw setup` asks for endpoints anew; endpoints.toml has {', '.join(known) or 'none'}",
+        )  # fmt: skip
+    return {name: known[name] for name in only} or known
 
 
 def config_folder(ctx: Context) -> str:

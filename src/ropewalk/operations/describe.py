@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from ropewalk.core import config, errors
 from ropewalk.core.errors import InvalidError, NotFoundError, RopewalkError
-from ropewalk.operations import registry
+from ropewalk.operations import crew, registry
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, Operation, operation
 
@@ -118,7 +118,7 @@ class ConfigRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SettingRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Is one setting with its present value; `origin` is flag, environment or default."""
+    """Is one setting with its present value; `origin` is flag, environment, file or default."""
 
     name: str
     type: str
@@ -143,10 +143,10 @@ class ConfigResponse(msgspec.Struct, frozen=True):
     store=False,
 )
 def config_show(ctx: Context, req: ConfigRequest) -> ConfigResponse:
-    """Gives the settings as they hold for this call."""
-    rows = []
+    """Gives the settings as they hold for this call, those of the store's `run.toml` among them."""
+    rows, values = [], crew.settings(ctx)
     for setting in config.SETTINGS:
-        found = ctx.settings[setting.name]
+        found = values[setting.name]
         rows.append(
             SettingRow(
                 setting.name,

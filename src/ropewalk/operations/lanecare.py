@@ -136,6 +136,7 @@ class ProbeResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     auth: str | None = None
     window: int | None = None
     slots: int | None = None
+    wires: list[str] = []
 
 
 @operation(
@@ -149,7 +150,7 @@ class ProbeResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     command=Command(positional=("url",)),
 )
 def probe(ctx: Context, req: ProbeRequest) -> ProbeResponse:
-    """Tries it, by up to 20 requests; exit code 0 for usable, 10 with warnings, 13 for one that is not."""
+    """Tries it, by up to 22 requests; exit code 0 for usable, 10 with warnings, 13 for one that is not."""
     from ropewalk.gateway import probe as gateway
 
     if not req.url.startswith(("http://", "https://")):

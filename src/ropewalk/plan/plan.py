@@ -150,7 +150,7 @@ def convert(value: Any, caps: Caps = Caps()) -> tuple[Plan, Named, list[str]]:
     bad_tasks: list[tuple[str, str]] = []
     for number, one in enumerate(_listed(value, "modules", caps.modules, faults)):
         name = _text(one, "name")
-        module, wrong = _struct(one, Module, f"modules[{number}]{_shown(name)}")
+        module, wrong = form(one, Module, f"modules[{number}]{_shown(name)}")
         faults += wrong
         if module is not None:
             modules.append(module)
@@ -158,7 +158,7 @@ def convert(value: Any, caps: Caps = Caps()) -> tuple[Plan, Named, list[str]]:
             bad_modules.append(name)
     for number, one in enumerate(_listed(value, "tasks", caps.tasks, faults)):
         name = _text(one, "id")
-        task, wrong = _struct(one, Task, f"tasks[{number}]{_shown(name)}")
+        task, wrong = form(one, Task, f"tasks[{number}]{_shown(name)}")
         faults += wrong
         if task is not None:
             tasks.append(task)
@@ -326,8 +326,8 @@ def _doubles(names: Any) -> list[str]:
 # forms
 
 
-def _struct(value: Any, kind: Any, place: str) -> tuple[Any, list[str]]:
-    """Gives a struct, or None, and what is wrong with each of its fields."""
+def form(value: Any, kind: Any, place: str) -> tuple[Any, list[str]]:
+    """Gives a struct, or None, and what is wrong with each of its fields; a field that is unknown is told its like."""
     if not isinstance(value, dict):
         return None, [f"{place}: it is {_kind(value)}, not an object"]
     try:
@@ -349,7 +349,7 @@ def _struct(value: Any, kind: Any, place: str) -> tuple[Any, list[str]]:
             continue
         inner = _inner(field.type)
         if inner is not None and isinstance(value[name], dict):
-            got, wrong = _struct(value[name], inner, f"{place}.{name}")
+            got, wrong = form(value[name], inner, f"{place}.{name}")
             faults += wrong
         else:
             try:

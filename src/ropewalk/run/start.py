@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ropewalk.core.errors import NotFoundError
@@ -36,13 +37,16 @@ class Start(NamedTuple):
     @property
     def warning(self) -> str:
         """Gives what to tell of uncommitted work; empty where there is none."""
-        if not self.uncommitted:
-            return ""
-        more = f" and {len(self.uncommitted) - _SHOWN} more" if len(self.uncommitted) > _SHOWN else ""
-        listed = ", ".join(self.uncommitted[:_SHOWN]) + more
-        one = len(self.uncommitted) == 1
-        what = "1 uncommitted path of yours is" if one else f"{len(self.uncommitted)} uncommitted paths of yours are"
-        return f"{what} not part of the run: {listed}"
+        return told(self.uncommitted)
+
+
+def told(paths: Sequence[str]) -> str:
+    """Gives what to tell of paths that are not committed; empty where there are none."""
+    if not paths:
+        return ""
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    what = "1 uncommitted path of yours is" if len(paths) == 1 else f"{len(paths)} uncommitted paths of yours are"
+    return f"{what} not part of the run: {', '.join(paths[:_SHOWN])}{more}"
 
 
 def find(store: Store, cwd: str, actor: str) -> Start:
@@ -60,7 +64,7 @@ def find(store: Store, cwd: str, actor: str) -> Start:
             raise NotFoundError(f"the store has no {branch.removeprefix('refs/heads/')}",
                                 hint="import or commit something first")  # fmt: skip
         return Start(ours, branch.removeprefix("refs/heads/"))
-    dirty = _uncommitted(cwd)
+    dirty = uncommitted(cwd)
     asked = _git(cwd, "rev-parse", "--quiet", "--verify", "HEAD")  # of a lost commit, too
     if asked.code not in (0, 1):
         raise git_error("rev-parse HEAD", asked)
@@ -87,8 +91,8 @@ def _landed_on(store: Store, head: str, ours: str) -> bool:
     return all(store.agent_of(oid) is not None for oid in beyond)
 
 
-def _uncommitted(cwd: str) -> tuple[str, ...]:
-    """Gives the paths that differ from the checkout's commit, as `git status` has them.
+def uncommitted(cwd: str) -> tuple[str, ...]:
+    """Gives the paths that differ from the checkout's commit, as `git status` has them; none outside of a repository.
 
     Into a submodule nobody looks: git would run there with that repository's settings, and only its commit counts.
     """
