@@ -16,6 +16,7 @@ import msgspec
 
 from ropewalk.board import names, wire
 from ropewalk.board.base import Board, Step, now_object
+from ropewalk.board.wire import Object
 from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import CasMismatchError, InvalidError, NotFoundError
 from ropewalk.plan.plan import Module
@@ -28,13 +29,30 @@ _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,39}\Z")
 _TRIES = 4
 
 
+class Replan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is what was done about tasks that failed: `replaced` are they and what waited for them, `tasks` stand instead.
+
+    `key` names the failures that it is about: they are asked about once. `error` says why no tasks came of it.
+    """
+
+    key: str
+    failed: tuple[str, ...]
+    replaced: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    summary: str = ""
+    manager: str = ""
+    by: str = ""
+    at: int = 0
+    error: str = ""
+
+
 class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is what a run was asked to do.
 
     `tasks` are the ids inside the run, `target` is the branch that they land on, from the commit `base`. `seconds` are
     how long each task was thought to take. `options` is what whoever resumes it needs beside that: harness, jobs,
     limits, the general check. `stopped` says who stopped it and why; empty for one that may go on. `undone` says how
-    its work was taken back: such a run does not go on.
+    its work was taken back: such a run does not go on. `replans` are in their order; what they made is among the tasks.
     """
 
     id: str
@@ -53,6 +71,12 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     at: int = 0
     stopped: str = ""
     undone: Undone = ""
+    replans: tuple[Replan, ...] = ()
+
+    @property
+    def replaced(self) -> dict[str, tuple[str, ...]]:
+        """Gives by the name of each task that was replaced the tasks that stand instead."""
+        return {name: one.tasks for one in self.replans for name in one.replaced}
 
 
 def new_id() -> str:
@@ -133,6 +157,16 @@ def set_stopped(board: Board, name: str, why: str, actor: str) -> Run:
             continue
         return changed
     raise mismatch
+
+
+def replanned(board: Board, run: Run, done: Replan, tasks: Iterable[str] = ()) -> tuple[Move, Object]:
+    """Gives the move by which a run's record tells of a re-plan, and its object; `tasks` are new ones.
+
+    The record that the board shows has to be the one that `run` was read from.
+    """
+    changed = msgspec.structs.replace(run, replans=(*run.replans, done), tasks=(*run.tasks, *tasks))
+    made = now_object(words(changed))
+    return Move(names.run(run.id), board.ref(names.run(run.id)), made.id), made
 
 
 def taken_back(run: Run, how: Undone, actor: str) -> Run:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-_MARKS = {"landed": "✓", "failed": "✗", "blocked": "–", "stopped": "■", "cancelled": "–", "running": "▸",
-          "waiting": "…", "pending": "…"}  # fmt: skip
+from ropewalk.cli import demoview
+
+_MARKS = {"landed": "✓", "failed": "✗", "blocked": "–", "stopped": "■", "cancelled": "–", "replaced": "↻",
+          "running": "▸", "waiting": "…", "pending": "…"}  # fmt: skip
 
 
 def of(operation: str) -> Callable[[dict[str, Any]], list[str]] | None:
@@ -33,6 +35,9 @@ def _run(result: dict[str, Any]) -> list[str]:
         lines.append(f"  {_MARKS.get(t['state'], '·')} {t['id']:<{width}} {t['state']:<8} {what}{said}".rstrip())
         if t.get("kept"):
             lines.append(f"    its work is kept: rw recover {t['kept']}")
+    for one in result.get("replans", []):
+        what = f"no plan came of it: {one['error']}" if one.get("error") else ", ".join(one.get("tasks", []))
+        lines.append(f"re-planned, because {', '.join(one['failed'])} failed: {what}")
     if usage := result.get("usage"):
         lines.append("tokens: " + ", ".join(f"{name.removesuffix('_tokens')} {n:,}" for name, n in usage.items()))
     if result["landed"] and result["state"] != "undone":

@@ -175,8 +175,18 @@ def _options(ctx: Context, req: RunRequest, harness: str, jobs: int) -> dict[str
         "jobs": jobs, "seconds": req.seconds, "check_seconds": req.check_seconds, "attempts": req.attempts,
         "heirs": req.heirs, "pass_env": list(req.pass_env), "replay": req.replay_results, "sample": req.sample,
         "tape": crew.tape(ctx, req.record, req.replay), "budget": req.budget, "max_tokens": req.max_tokens,
+        **_replan(req, harness),
     }  # fmt: skip
     return {name: value for name, value in given.items() if value not in (None, "", []) and value is not False}
+
+
+def _replan(req: RunRequest, harness: str) -> dict[str, Any]:
+    """Gives how a run is re-planned; `E_INVALID` where nobody could plan."""
+    if not req.replan:
+        return {}
+    if harness == "scripted" and req.manager is None and not req.direct:
+        raise InvalidError("the scripted agent plans nothing anew", hint="name who does: --manager NAME, or --direct")
+    return {"replan": req.replans, "manager": req.manager, "direct": req.direct}
 
 
 def _check_scripts(harness: str, todo: Sequence[Task]) -> None:

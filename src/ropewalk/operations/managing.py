@@ -14,6 +14,7 @@ from ropewalk.operations import crew
 from ropewalk.operations.context import Context
 
 if TYPE_CHECKING:
+    from ropewalk.board.runs import Run
     from ropewalk.lane.cage.room import Level
     from ropewalk.lane.routing import Table
     from ropewalk.plan.asking import Goal
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from ropewalk.plan.task import Task
     from ropewalk.run.planner.manager import Manager, Spent
     from ropewalk.run.planner.planning import Surroundings
+    from ropewalk.run.replanning import Desk
+    from ropewalk.store.store import Store
 
 
 class Spending(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -115,8 +118,8 @@ def base_of(ctx: Context, made: Document) -> str:
     return base(ctx, None, made.mode)
 
 
-def around(ctx: Context, base: str, req: Any) -> Surroundings:
-    """Gives what a plan is held against, in the store."""
+def around(ctx: Context, base: str, req: Any, store: Store | None = None) -> Surroundings:
+    """Gives what a plan is held against, in a store, the context's where none is named."""
     import shutil
 
     from ropewalk.lane.cage import levels
@@ -126,16 +129,17 @@ def around(ctx: Context, base: str, req: Any) -> Surroundings:
     from ropewalk.run.planner.planning import Surroundings
     from ropewalk.workspace import setup
 
+    store = store or ctx.store
     search = ctx.env.get("PATH") or os.defpath
-    policy = setup.policy_of(ctx.store)
-    tree = ctx.store.objects.commit(base).tree
+    policy = setup.policy_of(store)
+    tree = store.objects.commit(base).tree
     named = req.cage or str(ctx.settings["cage"].value or "")
     level: Level = next((one for one in levels.LEVELS if one == named), "full")
     checks = None if req.no_base_checks else checking.caged(ctx, level)
     return Surroundings(
         lambda name: shutil.which(name, path=search) is not None, "" if req.no_base_checks else ctx.checks,
-        Bounds(req.check_seconds), checks, briefs.decided(ctx.store, tree, policy),
-        tuple(briefs.rules(policy).held.values()), history.past(ctx.store), history.price(),
+        Bounds(req.check_seconds), checks, briefs.decided(store, tree, policy),
+        tuple(briefs.rules(policy).held.values()), history.past(store), history.price(),
     )  # fmt: skip
 
 
@@ -158,9 +162,8 @@ def cited(ctx: Context, made: Document, base: str) -> Document:
 
 
 @contextmanager
-def manager(ctx: Context, req: Any, base: str) -> Iterator[Manager]:
-    """Gives the manager that a request names."""
-    from ropewalk.gateway import endpoints
+def manager(ctx: Context, req: Any, base: str, store: Store | None = None, name: str = "") -> Iterator[Manager]:
+    """Gives the manager that a request names; `name` is its workspace's, in a store or the context's."""
     from ropewalk.run.planner import manager as managers
 
     if req.direct:
@@ -168,18 +171,46 @@ def manager(ctx: Context, req: Any, base: str) -> Iterator[Manager]:
             raise InvalidError("--direct asks a model without an agent program")
         if not req.model:
             raise InvalidError("which model?", hint="give --model NAME")
-        ups = endpoints.read(crew.config_folder(ctx), ctx.env)
+        ups = crew.reached(ctx, crew.usual(ctx).manager)
         with managers.through_gateway(crew.gateway_folder(ctx), ups, req.model, seconds=req.seconds) as direct:
             yield direct
         return
     staff = crew.staff(ctx, req.harness, req.command, model=req.model)
     pick = staff.pick()
     assert pick is not None  # what names no task is anybody's
-    ways = crew.ways(ctx, staff, cage=req.cage)._replace(model=pick.model, effort=pick.effort)
+    ways = crew.ways(ctx, staff, cage=req.cage, only=crew.usual(ctx).manager)
+    ways = ways._replace(model=pick.model, effort=pick.effort)
     folder = os.path.join(ctx.shared, "plans", os.urandom(6).hex())
     how = managers.Lanes(pick.adapter, ctx.env, ways, folder, ctx.data_home, seconds=req.seconds)
-    with managers.in_lanes(ctx.store, base, how) as made:
+    with managers.in_lanes(store or ctx.store, base, how, name=name) as made:
         yield made
+
+
+def desk(ctx: Context, store: Store, run: Run) -> Desk | None:
+    """Gives where the manager of a run sits that is to be re-planned, None for one that is not."""
+    from ropewalk.operations.plan import PlanDraftRequest
+    from ropewalk.run import replanning
+    from ropewalk.run.planner import manager as managers
+
+    options = run.options
+    if not replanning.limit_of(options):
+        return None
+    direct = bool(options.get("direct"))
+    harness = None if direct else options.get("manager") or options.get("harness")
+    own = harness == "command" and not options.get("manager")
+    req = PlanDraftRequest(
+        direct=direct, harness=None if own else harness, command=options.get("command") if own else None,
+        model=str(options.get("model", "")), cage=options.get("cage"),
+    )  # fmt: skip
+
+    @contextmanager
+    def sit(base: str) -> Iterator[tuple[Manager, Surroundings]]:
+        name = f"replan-{run.id}"
+        managers.clear(store, name, ctx.agent)
+        with manager(ctx, req, base, store, f"{name}-{os.urandom(3).hex()}") as made:
+            yield made, around(ctx, base, req, store)
+
+    return sit
 
 
 def spending(spent: Spent) -> Spending:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from ropewalk.core.errors import BusyError, InvalidError, NoBoardError, NotFoundError, PlanningError, StalledError
-from ropewalk.operations import crew
+from ropewalk.operations import crew, managing
 from ropewalk.operations.context import Context
 from ropewalk.operations.registry import Command, operation
 from ropewalk.operations.task import ON_A_BOARD, BoardName
@@ -68,6 +68,10 @@ class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_tokens: crew.MaxTokens | None = None
     replay_results: Annotated[bool, Meta(description="take unchanged tasks from the journal")] = False
     sample: Annotated[int, Meta(ge=0, le=10_000, description="of independent attempts")] = 0
+    replan: Annotated[
+        bool, Meta(description="have the manager replace tasks that failed, and those that wait for them")
+    ] = False
+    replans: Annotated[int, Meta(ge=1, le=20, description="how often a run is re-planned at most")] = 2
     board: BoardName | None = None
 
 
@@ -232,6 +236,8 @@ def line_of(event: dict[str, Any]) -> str | None:
     if kind == "task_ended":
         report = event["report"]
         return f"{task}: {report.state}: {report.reason}" if report.state != "landed" else None
+    if kind in ("replanning", "replanned", "replan_failed", "replan_refused", "replan_dropped"):
+        return _replan_line(kind, event)
     if kind == "run_ended":
         counts = ", ".join(
             f"{event[name]} {name}" for name in ("landed", "failed", "blocked", "stopped") if event[name]
@@ -244,3 +250,13 @@ def line_of(event: dict[str, Any]) -> str | None:
     from ropewalk.operations.work import line_of as of_worker
 
     return of_worker(event)
+
+
+def _replan_line(kind: str, event: dict[str, Any]) -> str:
+    failed = ", ".join(event.get("failed", []))
+    if kind == "replanning":
+        return f"re-planning, {event['number']} of {event['of']}: {failed} failed, {len(event['blocked'])} wait for it"
+    if kind == "replanned":
+        return f"re-planned: {', '.join(event['tasks'])} in the place of {', '.join(event['replaced'])}"
+    how = {"replan_failed": "no re-plan came of it", "replan_refused": "not re-planned", "replan_dropped": "not taken"}
+    return f"{how[kind]}: {event['reason']}"

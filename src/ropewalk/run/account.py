@@ -145,6 +145,7 @@ def of_run(board: Board, store: Store, run: Run, *, living: bool, branch: str | 
         _line(store, seen, one, states[task])
         for task in states
         for one in attempts(seen, runs.task_name(run.id, task))
+        if one.verdict is None or one.verdict.reason != "cancelled"
     ]  # fmt: skip
     lands = [_land(store, seen, run, one, found) for one in summary.tasks if one.landed]
     return _made(summary, now, found, lands, run.modules, int(run.options.get("jobs", 0)), run.stopped, run.host)

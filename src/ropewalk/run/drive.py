@@ -10,19 +10,24 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ropewalk.board import names, runs
 from ropewalk.board.base import Board
+from ropewalk.board.claim import As
 from ropewalk.board.local import LocalBoard
 from ropewalk.board.runs import Run
 from ropewalk.core import clock, durable
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.events import Event, EventLog
 from ropewalk.core.ids import short_ref
-from ropewalk.run import figures, publish, report
+from ropewalk.run import figures, publish, replanning, report
 from ropewalk.run.figures import Summary, TaskReport
+from ropewalk.run.replanning import Desk
 from ropewalk.run.work import loop
+from ropewalk.run.work.landing import LocalLanding
 from ropewalk.run.work.leftovers import Places
-from ropewalk.run.work.options import Options
+from ropewalk.run.work.options import Options, Report
 from ropewalk.run.work.sessions import Sessions
 from ropewalk.store.store import Store
 
@@ -37,10 +42,11 @@ class Driven(NamedTuple):
 
 def drive(
     board: Board, store: Store, run: Run, options: Options, *, export: bool = True,
-    watch: Callable[[Event], None] | None = None,
+    watch: Callable[[Event], None] | None = None, desk: Desk | None = None,
 ) -> Driven:  # fmt: skip
     """Works on a run until none of its tasks can be done, or until `options.stop`; its summary is in its folder too.
 
+    With a `desk` what failed is replaced by what its manager plans, as often as the run's options say.
     `E_BUSY` when another process of this host drives it.
     """
     durable.make_folders(report.folder(store.layout, run.id))
@@ -50,8 +56,13 @@ def drive(
             log.emit("run_started", run=run.id, ref=short_ref(names.branch(run.target)), base=run.base, goal=run.goal,
                      tasks=list(run.tasks), harness=options.harness.name, jobs=options.jobs)  # fmt: skip
             told = _Told(run, log)
-            done = loop.work(board, store, options._replace(within=run.id, until_empty=True, emit=told))
+            wanted = options._replace(within=run.id, until_empty=True, emit=told)
+            done = loop.work(board, store, wanted)
+            while desk is not None and (more := _replanned(board, store, run, wanted, done, desk, told)) is not None:
+                run = told.run = msgspec.structs.replace(more, options=run.options)
+                done = loop.work(board, store, wanted)
             Sessions(Places(store, options.data_home).sessions).drop(f"{run.id}.")
+            run = msgspec.structs.replace(runs.need(board, run.id), options=run.options)
             summary = figures.summary(board, run, living=False, now=clock.now())
             if options.stop.is_set() and summary.state == "died":
                 run = runs.set_stopped(
@@ -72,6 +83,26 @@ def drive(
         finally:
             log.close()
     return Driven(summary, done.ended, done.reason)
+
+
+def _replanned(
+    board: Board, store: Store, run: Run, options: Options, done: Report, desk: Desk, told: _Told
+) -> Run | None:  # fmt: skip
+    """Gives a run whose failed tasks were replaced, None for one of which nothing more can be done."""
+    if done.ended != "empty" or options.stop.is_set():
+        return None
+    landing = options.landing or LocalLanding()
+    actor = told.actor(options)
+    who = As(options.worker, actor, options.harness.name)
+    try:
+        return replanning.replan(
+            board, store, run, desk, who, lambda: landing.head(board, store, run.target),
+            most=replanning.limit_of(run.options), stop=options.stop.is_set, tell=told,
+        )  # fmt: skip
+    except RopewalkError as error:
+        # nobody could be asked: the run ends as it would have, and whoever resumes it asks again
+        told("replan_failed", reason=f"{error.code} {error.message}")
+        return None
 
 
 def _shown(board: Board, store: Store, run: Run, summary: Summary) -> str | None:

@@ -9,12 +9,12 @@ import msgspec
 
 from ropewalk.board import names, runs, state
 from ropewalk.board.base import Board
-from ropewalk.board.runs import Run
+from ropewalk.board.runs import Replan, Run
 from ropewalk.board.scan import Attempt, Scan, attempts, frozen, seconds_of
 from ropewalk.board.state import Status
 
 TaskState = Literal["landed", "failed", "blocked", "stopped", "cancelled", "pending", "running", "waiting",
-                    "done", "unknown"]  # fmt: skip
+                    "replaced", "done", "unknown"]  # fmt: skip
 RunState = Literal["running", "done", "stopped", "died", "undone", "imported"]
 
 _BROKEN: frozenset[TaskState] = frozenset({"failed", "blocked", "cancelled"})
@@ -26,7 +26,8 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     `agent` is the worker that had it last, `turns` counts starts of its agent in the attempt that decided, `attempts`
     all attempts and `deaths` those that ended by no fault of the work. `began` and `ended` are seconds since 1970,
     `seconds` for how long agents ran in all attempts, `usage` the tokens by kind that verdicts tell of. `kept` is the
-    attempt under which `rw recover` has the work of a task that did not land.
+    attempt under which `rw recover` has the work of a task that did not land. One that is `replaced` failed, or waited
+    for one that did, and others stand in its place.
     """
 
     id: str
@@ -102,6 +103,8 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     plan: str = ""
     usage: dict[str, int] = {}
     imported: Origin | None = None
+    replans: tuple[Replan, ...] = ()
+    despite: tuple[str, ...] = ()
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -153,18 +156,23 @@ def read(
         count["failed"], count["blocked"], count["stopped"], seconds,
         round(count["landed"] / max(1.0, seconds), 2), found, run.at,
         str(run.options.get("harness", "")), branch, run.goal, run.mode, run.by, run.summary, usage,
+        replans=run.replans, despite=tuple(run.options.get("despite", ())),
     )  # fmt: skip
     return told, seen
 
 
 def exit_code(found: Summary) -> int:
-    """Gives the exit code of a run: 130 stopped, 3 when conflicts alone were left, 10 for any other failure, else 0."""
+    """Gives the exit code of a run: 130 stopped, 12 when an agent got out of its workspace, 3 when conflicts alone were
+    left, 10 for any other failure, else 0.
+    """
     if found.state == "stopped":
         return 130
     broken = [one for one in found.tasks if one.state in _BROKEN]
     if not broken and found.state == "done":
         return 0
     failed = [one for one in broken if one.state == "failed"]
+    if any("escaped: " in one.reason for one in failed):
+        return 12
     return 3 if failed and all(one.reason.startswith("conflict") for one in failed) else 10
 
 
@@ -195,13 +203,16 @@ def _report(run: Run, seen: Scan, task: str, status: Status | None) -> TaskRepor
     name = runs.task_name(run.id, task)
     if status is None:
         return TaskReport(task, "cancelled", reason="it is not on the board any more")
-    made = attempts(seen, name)
+    # whoever cancels or replaces a task closes it by an attempt at which nobody tried anything
+    made = [one for one in attempts(seen, name) if one.verdict is None or one.verdict.reason != "cancelled"]
     last = made[-1] if made else None
     verdict = status.verdict
     values = verdict.values if verdict is not None else {}
     spec = status.spec.task
     how = _state(status)
     reason = status.why
+    if how == "cancelled" and task in run.replaced:
+        how = "replaced"
     if how == "failed":
         note = values.get("note", "")
         reason = f"{verdict.reason}: {note}" if verdict and verdict.reason and note not in ("", verdict.reason) else (
@@ -217,8 +228,8 @@ def _report(run: Run, seen: Scan, task: str, status: Status | None) -> TaskRepor
         status.returned if how == "landed" else None,
         int(values.get("turns", "1" if verdict is not None else "0")), sum(_died(one) for one in made),
         _int(values.get("conflicts", "")), round(sum(seconds_of(one.verdict) or 0.0 for one in made), 1), usage,
-        last.id if last is not None and how in ("failed", "waiting") else None, values.get("cached", ""), spec.name,
-        len(made), last.harness if last is not None else spec.harness,
+        last.id if last is not None and how in ("failed", "waiting", "replaced") else None, values.get("cached", ""),
+        spec.name, len(made), last.harness if last is not None else spec.harness,
         _known(last.model) if last is not None else spec.model,
         tuple(runs.short(run.id, need) for need in spec.needs), spec.region.removeprefix(f"{run.id}."), spec.check,
         values.get("tree", ""), began, ended,

@@ -28,7 +28,7 @@ _TICK, _LOCAL, _REMOTE = 0.1, 0.5, 3.0
 """Are how often events, a board here and a board elsewhere are looked at, in seconds."""
 
 _OPEN = frozenset({"ready", "claimed", "half", "pending"})
-_OVER = frozenset({"landed", "failed", "blocked", "stopped", "cancelled"})
+_OVER = frozenset({"landed", "failed", "blocked", "stopped", "cancelled", "replaced"})
 
 Gone = Callable[[], bool]
 """Says whether nobody wants to see more."""

@@ -64,7 +64,7 @@ def seed(board: Board, store: Store, asked: Asked, actor: str, tell: Callable[[s
         moves.append(Move(branch, None, asked.base))
         _lend(board, store)
     first = Step("run_start", actor, moves, [record])
-    tasks.add(board, _tasks(run, asked), actor, first=first, tell=tell)
+    tasks.add(board, on_board(run, asked), actor, first=first, tell=tell)
     return run
 
 
@@ -85,9 +85,10 @@ def _held(regions: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     return {region: tuple(members) for region, members in found.items()}
 
 
-def _tasks(run: Run, asked: Asked) -> list[Task]:
-    ids = {task.id for task in asked.tasks}
-    if len(ids) != len(asked.tasks):
+def on_board(run: Run, asked: Asked) -> list[Task]:
+    """Gives tasks of a run as the board has them; they may need each other, and tasks that the run has already."""
+    ids = {*run.tasks, *(task.id for task in asked.tasks)}
+    if len({task.id for task in asked.tasks}) != len(asked.tasks):
         seen: set[str] = set()
         twice = [task.id for task in asked.tasks if task.id in seen or seen.add(task.id)]  # type: ignore[func-returns-value]
         raise InvalidError(f"two tasks have the id {twice[0]!r}", problems=twice[:100])

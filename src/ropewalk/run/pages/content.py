@@ -74,7 +74,8 @@ def title(account: Account) -> str:
 def outcome(account: Account) -> str:
     """Gives what became of a run, in a sentence."""
     run = account.summary
-    known = ("landed", "done", "failed", "blocked", "stopped", "running", "waiting", "pending", "cancelled", "unknown")
+    known = ("landed", "done", "failed", "blocked", "stopped", "running", "waiting", "pending", "cancelled", "replaced",
+             "unknown")  # fmt: skip
     numbers = {word: sum(one.state == word for one in run.tasks) for word in known}
     counts = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
     return f"{run.state}: {counts or 'no tasks'}" + (f", in {took}" if (took := _took(account)) != UNKNOWN else "")
@@ -88,6 +89,7 @@ def sections(account: Account) -> list[Section]:
         Section("Tasks", [Figure("graph"), _tasks(account)]),
         Section("What landed", _landed(account)),
         Section("What did not land, and why", _broken(account)),
+        Section("What was planned anew", _replans(account)),
         Section("Conflicts, repairs and deaths", _repairs(account)),
         Section("Attempts in time", [Figure("time"), _attempts(account)] if account.attempts else []),
         Section("Costs", _costs(account)),
@@ -111,6 +113,8 @@ def _asked(account: Account) -> list[Block]:
             ("its head", Cell(run.head or UNKNOWN, "code"))]  # fmt: skip
     if run.harness:
         rows.append(("agents", Cell(f"{run.harness}, {account.jobs} at once" if account.jobs else run.harness)))
+    if run.despite:
+        rows.append(("started in spite of its lint", Cell("; ".join(run.despite))))
     if account.stopped:
         rows.append(("stopped", Cell(account.stopped)))
     if run.imported is not None:
@@ -184,6 +188,16 @@ def _broken(account: Account) -> list[Block]:
             (Cell(one.id), Cell(one.state, "state"), Cell(one_line(one.reason)), Cell(waits), Cell(kept, "code"))
         )
     return [Table("What did not land", ("task", "state", "why", "keeps waiting", "its work is kept"), rows)]
+
+
+def _replans(account: Account) -> list[Block]:
+    rows: list[tuple[Cell, ...]] = []
+    for one in account.summary.replans:
+        what = f"nothing: {one.error}" if one.error else ", ".join(one.tasks)
+        rows.append((Cell(", ".join(one.failed)), Cell(", ".join(one.replaced)), Cell(one_line(what)),
+                     Cell(one_line(one.summary)), Cell(one.manager), Cell(moment(one.at))))  # fmt: skip
+    head = ("failed", "taken off", "in their place", "the new plan", "by", "at")
+    return [Table("Tasks that others stand for", head, rows)] if rows else []
 
 
 def _repairs(account: Account) -> list[Block]:

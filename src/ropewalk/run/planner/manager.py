@@ -158,6 +158,21 @@ def in_lanes(store: Store, base: str, lanes: Lanes, tell: Callable[[Event], None
         _remove_homes(lanes.folder)
 
 
+def clear(store: Store, prefix: str, agent: str) -> list[str]:
+    """Removes what managers left that were killed: workspaces whose names begin so, and what still runs in them."""
+    from ropewalk.lane.processes import sweep
+
+    gone = []
+    for ws in state.listed(store):
+        if not ws.name.startswith(prefix):
+            continue
+        sweep(f"plan/{ws.name}")
+        with state.held(store, ws.name):
+            removal.delete(store, ws, agent, force=True, spent=True)
+        gone.append(ws.name)
+    return gone
+
+
 def _remove_homes(folder: str) -> None:
     """Removes what the agents kept for themselves; what they printed stays for whoever looks."""
     if not os.path.isdir(folder):
@@ -211,7 +226,7 @@ def through_gateway(gateway: str, upstreams: Mapping[str, Upstream], model: str,
     wires: tuple[Wire, ...] = ("anthropic", "chat", "responses", "gemini")
     fit = endpoints.fitting(upstreams, wires, named)
     if not fit:
-        raise ProviderError("no endpoint is known", hint="name one in endpoints.toml, or an agent program: --harness")
+        raise ProviderError("no endpoint is known", hint="`rw setup` asks for one; or name an agent program: --harness")
     first = upstreams[fit[0]].wires
     wire: Wire = first[0] if first else "anthropic" if providers.of_model(model) == "anthropic" else "chat"
     lane = f"{run}/manager-{os.urandom(4).hex()}"

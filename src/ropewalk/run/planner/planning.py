@@ -74,7 +74,7 @@ class Planned(msgspec.Struct, frozen=True):
     cost: Cost = NOTHING
 
 
-class _Stopped(Exception):
+class Stopped(Exception):
     """Somebody ended it."""
 
 
@@ -97,11 +97,11 @@ def plan(
     began = clock.monotonic()
     tree = store.objects.commit(base).tree
     held = baseline.files(store, tree)
-    work = _Work(store, tree, held, goal, manager, around, stop, tell)
+    work = Work(store, tree, held, goal, manager, around, stop, tell)
     try:
         drawn = seen if seen is not None else work.map()
         made = work.plan(drawn)
-    except _Stopped:
+    except Stopped:
         raise PlanningError("planning was stopped", hint="", stopped=True) from None
     guessed = estimate(made.tasks, around.past, around.price)
     advice = overview.advise(made, plans.loads(made, guessed.durations))
@@ -114,7 +114,9 @@ def plan(
     return done
 
 
-class _Work:
+class Work:
+    """Is one piece of planning: it asks, reads, and asks again with all that was wrong."""
+
     def __init__(self, store: Store, tree: str, held: list[tuple[str, int]], goal: Goal, manager: Manager,
                  around: Surroundings, stop: Callable[[], bool], tell: Tell) -> None:  # fmt: skip
         self.store, self.tree, self.held, self.goal = store, tree, held, goal
@@ -126,10 +128,10 @@ class _Work:
     def ask(self, prompt: str) -> tuple[str, str]:
         """Gives an answer and why there is none; raises when somebody ended it."""
         if self.stop():
-            raise _Stopped
+            raise Stopped
         got = self.manager.ask(prompt, self.stop)
         if got.stopped:
-            raise _Stopped
+            raise Stopped
         return got.text, got.error
 
     def map(self) -> Map:
@@ -236,7 +238,7 @@ class _Work:
         found = baseline.run(self.store, self.tree, lines, around.checks, around.bounds, cage=around.cage,
                              stop=self.stop)  # fmt: skip
         if self.stop():
-            raise _Stopped
+            raise Stopped
         self._ran |= {line: verdict.kind == "passed" for line, verdict in found.items()
                       if verdict.kind != "infrastructure"}  # fmt: skip
         unsure = sorted({line for line in lines if line not in self._ran})
@@ -264,7 +266,7 @@ def expand(
 ) -> tuple[Plan, tuple[str, ...]]:
     """Gives a plan in which others stand in a task's place, and their ids; raises as `plan` does."""
     tree = store.objects.commit(base).tree
-    work = _Work(store, tree, [], goal, manager, around, stop, tell)
+    work = Work(store, tree, [], goal, manager, around, stop, tell)
     old = next((one for one in whole.tasks if one.id == task), None)
     if old is None:
         from ropewalk.core.errors import NotFoundError
@@ -286,7 +288,7 @@ def expand(
 
     try:
         done = work.until(asking.expanding(goal, whole, task, seen), read, "tasks")
-    except _Stopped:
+    except Stopped:
         raise PlanningError("planning was stopped", hint="", stopped=True) from None
     return done, made[0]
 

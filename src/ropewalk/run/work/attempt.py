@@ -454,7 +454,7 @@ class Attempt:
         reasons = {"unchanged": "no_evidence", "conflict": "conflict", "refused": "refused"}
         reason = reason or ("check_timeout" if result.rc == 124 else reasons.get(result.how, ""))
         words = note or (result.words.strip().splitlines() or [""])[-1]
-        more = {"note": words[:_NOTE], "tree": result.tree or self._tree}
+        more = {"note": words[:_NOTE], "tree": result.tree or self._tree, **evidence.output(result.words)}
         self._patiently(lambda: self._close(self._outcome(False, result.rc or 1, reason=reason, more=more)))
         return self._ending("failed", reason or words[:_NOTE] or f"the check ended with {result.rc}")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import msgspec
+
 from ropewalk.store.store import Store
 from ropewalk.workspace import check, drive, setup
 from ropewalk.workspace.check import Cage
@@ -12,6 +14,8 @@ from ropewalk.workspace.verdict import Verdict
 
 SHELL = ("/bin/sh", "-c")
 _TICK = 0.02
+_OUTPUT = 3000
+"""Is how much of a failed check's words a verdict keeps."""
 
 
 def orders(
@@ -26,6 +30,15 @@ def facts(how: Orders) -> dict[str, str]:
     """Gives what a verdict says of its check: the line, the environment's key, and what held it, if anything did."""
     found = {"check": how.command.argv[-1], "environment": how.command.environment[:40]}
     return found if how.cage is None else {**found, "cage": how.cage.mark}
+
+
+def output(words: str) -> dict[str, str]:
+    """Gives what a verdict keeps of a failed check's words: their end, as JSON; none where they say nothing.
+
+    Whoever plans anew may be on another host, where nothing else of it is.
+    """
+    said = words.strip().encode("utf-8", "replace").decode("utf-8")[-_OUTPUT:]
+    return {"output": msgspec.json.encode(said).decode()} if said else {}
 
 
 def look(store: Store, commit: str, how: Orders) -> Verdict | None:
