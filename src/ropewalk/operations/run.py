@@ -186,7 +186,7 @@ def _drive(ctx: Context, named: str | None, board: Board, store: Store, made: Ru
 
     with Interrupts() as interrupts:
         options = _options(ctx, named, board, made, interrupts.stopped)
-        done = drive.drive(board, store, made, options, watch=watcher(ctx))
+        done = drive.drive(board, store, made, options, watch=watcher(ctx), desk=managing.desk(ctx, store, made))
     if done.ended == "gave_up":
         ctx.warnings.append(f"the worker gave up: {done.reason}")
     ctx.exit = 130 if interrupts.stopped.is_set() else figures.exit_code(done.summary)
