@@ -169,6 +169,7 @@ BASES: dict[str, Base] = {
     "lane collect": Base({"lane": "r/t/1", "wait": 0}),
     "lane archive": Base({"lane": "r/t/1"}),
     "lane restore": Base({"lane": "r/t/1", "paths": ["a.txt"], "dry_run": True}),
+    "setup": Base({"config": "nowhere"}, True),
     "doctor": Base({"for_": ["scripted"], "offline": True}, True),
     "probe": Base({"url": "http://127.0.0.1:1"}, True),
     "gateway status": Base({}),
@@ -215,6 +216,8 @@ PASSES_FORM: dict[str, list[dict[str, Any]]] = {
     "git export": [{"destination": ""}, {"destination": "-x"}, {"destination": "ext::touch pwned"},
                    {"destination": "/etc/passwd"}, {"destination": "a\0b"}, {"destination": "o", "ref": "nowhere"},
                    {"destination": "o", "branch": "a..b"}],
+    "setup": [{"config": "nowhere"}, {"config": "/etc/passwd"}, {"config": "."}, {"config": "a\0b"}, {"config": "/dev/zero"},
+              {"config": "x" * 5000}, {"plan": "nowhere"}, {"config": "nowhere", "plan": "a\0b"}],
     "run": [{"tasks": "nowhere"}, {"tasks": "/etc/passwd"}, {"tasks": "."}, {"tasks": "a\0b"}, {"tasks": "/dev/zero"},
             {"tasks": "x" * 5000}, {"tasks": "nowhere", "onto": "a..b"}, {"tasks": "nowhere", "record": "a\0b"}],
     "lane start": [{"name": "t", "prompt": "p", "command": "cat", "cage": "none", **more} for more in (

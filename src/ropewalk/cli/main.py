@@ -83,6 +83,10 @@ def _main(words: list[str]) -> int:
         context = make_context(options.store, options.agent)
         if sys.stdin.isatty() and sys.stderr.isatty():
             context.asks = _asked
+            if operation.name == "setup":
+                from ropewalk.cli import asking
+
+                context.asks_line = asking.line
         if (
             operation.name in ("run", "runs resume", "watch", "demo")
             and sys.stderr.isatty()

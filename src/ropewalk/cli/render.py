@@ -37,9 +37,9 @@ def _notes(envelope: dict[str, Any]) -> list[str]:
 
 
 def _elsewhere(operation: str) -> Callable[[dict[str, Any]], list[str]] | None:
-    from ropewalk.cli import boardview, laneview, planview, runview, upkeepview
+    from ropewalk.cli import boardview, laneview, planview, runview, setupview, upkeepview
 
-    views = (boardview, upkeepview, laneview, planview, runview)
+    views = (boardview, upkeepview, laneview, planview, runview, setupview)
     return next((found for view in views if (found := view.of(operation)) is not None), None)
 
 

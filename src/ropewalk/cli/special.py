@@ -50,6 +50,7 @@ HEADINGS = {
     "lane": "Lanes: single agents, in the background",
     "tripwire": "What agents without a cage changed",
     "lanecare": "What lanes stand on",
+    "setup": "Setting up",
     "run": "Runs",
     "runs": "What became of runs",
     "reporting": "Reports of runs, and following them",

@@ -78,6 +78,11 @@ def read(folder: str, env: Mapping[str, str]) -> dict[str, Upstream]:
     return {name: _upstream(name, one, env, known) for name, one in found.endpoints.items()}
 
 
+def resolved(folder: str, env: Mapping[str, str], name: str, one: Endpoint) -> Upstream:
+    """Gives the upstream of an endpoint that need not be in the file; `E_INVALID` for what is wrong with it."""
+    return _upstream(name, one, env, _profiles(_read(folder), env))
+
+
 def profiles(folder: str, env: Mapping[str, str]) -> dict[str, Login]:
     """Gives the logins that there may be: those of the file's profiles by name, and each program's own by its name."""
     known = _profiles(_read(folder), env)

@@ -217,7 +217,7 @@ def _turn(adapter: Adapter, search: str, caller: Mapping[str, str], live: Live) 
     """Takes one turn and gives how it went; it costs what a prompt of one line costs."""
     usable = fitting(live.upstreams, adapter.wires, harness=adapter.name)
     if adapter.wires and not usable:
-        return Check("turn", "fail", f"no endpoint speaks what {adapter.name} does", "name one in endpoints.toml")
+        return Check("turn", "fail", f"no endpoint speaks what {adapter.name} does", "`rw setup` asks for one")
     folder = tempfile.mkdtemp(prefix="ropewalk-doctor-")
     token = ""
     try:

@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ropewalk.core.errors import InvalidError, NotFoundError, StalledError
 from ropewalk.core.ids import check_ref, short_ref
 from ropewalk.operations import crew
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from ropewalk.operations.run import RunRequest
     from ropewalk.plan.task import Task
     from ropewalk.run.seeding import Asked
+    from ropewalk.run.usual import Usual
     from ropewalk.store.store import Store
 
 JOBS = 4
@@ -29,14 +32,24 @@ def gather(ctx: Context, board: Board, store: Store, req: RunRequest) -> Asked:
     given = [name for name in ("goal", "plan", "tasks") if getattr(req, name)]
     if len(given) != 1:
         raise InvalidError("what is to be done?", hint="give a goal, --plan FOLDER, or --tasks FILE", given=given)
-    onto, base = _start(ctx, board, store, req)
+    usual = crew.usual(ctx)
+    onto, base = _start(ctx, board, store, req, usual)
+    req = _with_usual(req, usual)
     if req.tasks is not None:
-        return _of_tasks(ctx, req, onto, base)
-    folder = req.plan if req.plan is not None else _drafted(ctx, store, req, base)
-    return _of_plan(ctx, req, folder, onto, base)
+        return _of_tasks(ctx, req, usual, onto, base)
+    folder = req.plan if req.plan is not None else _drafted(ctx, store, req, usual, base)
+    return _of_plan(ctx, req, usual, folder, onto, base)
 
 
-def _start(ctx: Context, board: Board, store: Store, req: RunRequest) -> tuple[str | None, str]:
+def _with_usual(req: RunRequest, usual: Usual) -> RunRequest:
+    """Gives a request with the usual model and number of agents; a model goes with its harness, and with no other."""
+    is_own = req.harness is not None or req.command is not None
+    return msgspec.structs.replace(
+        req, model=req.model or ("" if is_own else usual.model), jobs=req.jobs or usual.workers
+    )
+
+
+def _start(ctx: Context, board: Board, store: Store, req: RunRequest, usual: Usual) -> tuple[str | None, str]:
     """Gives the branch that is named, and the commit that the run starts from."""
     from ropewalk.board import names
     from ropewalk.board.local import LocalBoard
@@ -57,35 +70,42 @@ def _start(ctx: Context, board: Board, store: Store, req: RunRequest) -> tuple[s
     found = start.find(store, ctx.cwd, ctx.agent)
     if found.warning:
         ctx.progress(found.warning)
-        if not req.yes and ctx.ask("start from the last commit, without them?") is False:
+        if usual.dirty == "stop":
+            raise StalledError(
+                f"the run was not started: {found.warning}",
+                hint="commit or stash your work, or let runs start without it: `rw setup`, run.dirty",
+                paths=list(found.uncommitted[:100]),
+            )
+        if usual.dirty == "ask" and not req.yes and ctx.ask("start from the last commit, without them?") is False:
             raise StalledError("the run was not started", hint="commit or stash your work, then start it again")
     return None, found.base
 
 
-def _of_tasks(ctx: Context, req: RunRequest, onto: str | None, base: str) -> Asked:
+def _of_tasks(ctx: Context, req: RunRequest, usual: Usual, onto: str | None, base: str) -> Asked:
     from ropewalk.plan import taskfile
     from ropewalk.run.seeding import Asked
 
     assert req.tasks is not None
     with ctx.read_file(req.tasks) as file:
         todo = taskfile.parse(file.read(), req.tasks, req.check or "")
-    harness = _harness(req, todo)
+    harness = _harness(req, usual, todo)
     _check_scripts(harness, todo)
     options = _options(ctx, req, harness, req.jobs or min(JOBS, len(todo)))
     return Asked("", todo, base, onto=onto, check=req.check or "", options=options)
 
 
-def _drafted(ctx: Context, store: Store, req: RunRequest, base: str) -> str:
+def _drafted(ctx: Context, store: Store, req: RunRequest, usual: Usual, base: str) -> str:
     """Has the manager plan the goal, and gives the folder that the plan is in."""
     from ropewalk.operations import plan
 
-    if req.harness in (None, "scripted") and req.manager is None and not req.direct and req.command is None:
+    named = req.harness or (usual.harness if req.command is None else None)
+    if named in (None, "", "scripted") and req.manager is None and not req.direct and req.command is None:
         _find_crew(ctx, req)
     where = os.path.join(store.layout.root, "plans", os.urandom(4).hex())
     os.makedirs(os.path.dirname(where), exist_ok=True)
     draft = plan.PlanDraftRequest(
         goal=req.goal, into=where, workers=req.jobs, rev=base, mode=req.mode, direct=req.direct, model=req.model,
-        harness=None if req.direct else req.manager or req.harness,
+        harness=None if req.direct else req.manager or named or None,
         command=req.command if not req.direct and req.manager is None else None, cage=req.cage,
     )  # fmt: skip
     done = plan.plan_draft(ctx, draft)
@@ -109,7 +129,7 @@ def _find_crew(ctx: Context, req: RunRequest) -> None:
         ) from None
 
 
-def _of_plan(ctx: Context, req: RunRequest, folder: str, onto: str | None, base: str) -> Asked:
+def _of_plan(ctx: Context, req: RunRequest, usual: Usual, folder: str, onto: str | None, base: str) -> Asked:
     """Gives the run of a plan: its regions for as many agents as are worth it, after a person has seen it."""
     from ropewalk.operations import managing
     from ropewalk.plan import overview
@@ -121,7 +141,7 @@ def _of_plan(ctx: Context, req: RunRequest, folder: str, onto: str | None, base:
     planned = managing.valid(made.plan, folder)
     found, _ = managing.guessed(ctx, planned)
     view = overview.overview(planned, found.durations or None, req.jobs)
-    harness = _harness(req, planned.tasks)
+    harness = _harness(req, usual, planned.tasks)
     _check_scripts(harness, planned.tasks)
     _confirm(ctx, req, folder, [
         f"{_count(len(planned.tasks), 'task')} in {_count(len(view.packing.regions), 'region')} for"
@@ -158,13 +178,15 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def _harness(req: RunRequest, todo: Sequence[Task]) -> str:
-    """Gives who does the tasks: who is named, the scripted agent where all have scripts, else the user's routes."""
+def _harness(req: RunRequest, usual: Usual, todo: Sequence[Task]) -> str:
+    """Gives who does the tasks: who is named, the scripted agent where all have scripts, the usual one, else routes."""
     if req.harness is not None or req.command is not None:
         return req.harness or "command"
     if all("```script" in task.description for task in todo):
         return "scripted"
     routed = bool(req.goal or req.plan or req.model or any(map(crew.is_routed, todo)))
+    if usual.harness:
+        return usual.harness
     return crew.ROUTE if routed else "scripted"
 
 
@@ -197,7 +219,8 @@ def _check_scripts(harness: str, todo: Sequence[Task]) -> None:
         if without:
             raise InvalidError(
                 f"{without[0]} has no script for the scripted agent",
-                hint="name an agent program with --harness or --command, or give each task a script",
+                hint="name an agent program with --harness or --command, or once for all with `rw setup`; or give each"
+                " task a script",
                 tasks=without[:100],
             )
     elif scripted:

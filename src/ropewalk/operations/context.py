@@ -48,6 +48,7 @@ class Context:
         self._progress = progress
         self.watch: Callable[[dict[str, Any]], None] | None = None
         self.asks: Callable[[str], bool] | None = None
+        self.asks_line: Callable[[str, bool], str | None] | None = None
         self.data_home = data_home
         self.state_home = state_home
         self.cache_home = cache_home
@@ -203,6 +204,10 @@ class Context:
     def ask(self, question: str) -> bool | None:
         """Asks the person at the terminal for a yes or a no; None where nobody is there to be asked."""
         return None if self.asks is None else self.asks(question)
+
+    def ask_line(self, prompt: str, *, hidden: bool = False) -> str | None:
+        """Asks for a line, which is not shown where it is hidden; None at the end of input, and where nobody is."""
+        return None if self.asks_line is None else self.asks_line(prompt, hidden)
 
     def close(self) -> None:
         """Closes the board and the store, as far as they were opened."""

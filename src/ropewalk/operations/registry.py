@@ -88,6 +88,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "chip list",
         "sweep",
     ),
+    "setup": ("setup",),
     "run": ("run", "runs resume"),
     "runs": ("runs list", "runs show", "runs stop", "runs undo", "import-run"),
     "reporting": ("runs report", "watch"),

@@ -91,7 +91,7 @@ def run(ctx: Context, req: RunRequest) -> Summary:
     from ropewalk.operations.asked import gather
     from ropewalk.run import seeding
 
-    _make_store(ctx, req.board)
+    make_store(ctx, req.board)
     board, store = _at(ctx, req.board)
     asked = gather(ctx, board, store, req)
     crew.check(ctx, _crew_of(ctx, asked.options)["staff"], asked.tasks)  # before anything is written
@@ -141,7 +141,7 @@ def runs_resume(ctx: Context, req: RunsResumeRequest) -> Summary:
     return _drive(ctx, req.board, board, store, msgspec.structs.replace(found, options=options))
 
 
-def _make_store(ctx: Context, named: str | None) -> None:
+def make_store(ctx: Context, named: str | None) -> None:
     """Makes the store beside the repository that one is in, where there is none yet and no board is named."""
     from ropewalk.operations.care import InitRequest, init
     from ropewalk.store import layout
@@ -175,7 +175,7 @@ def _crew_of(ctx: Context, options: Mapping[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     ways = crew.ways(
         ctx, staff, cage=options.get("cage"), pass_env=options.get("pass_env", ()), tape=options.get("tape"),
-        budget=options.get("budget"), max_tokens=options.get("max_tokens"),
+        budget=options.get("budget"), max_tokens=options.get("max_tokens"), only=crew.usual(ctx).names,
     )  # fmt: skip
     return {"harness": staff.adapters[0], "staff": staff, "ways": ways}
 
