@@ -8,8 +8,8 @@ from typing import Any
 
 from ropewalk.cli import demoview
 
-_MARKS = {"landed": "✓", "failed": "✗", "blocked": "–", "stopped": "■", "cancelled": "–", "replaced": "↻",
-          "running": "▸", "waiting": "…", "pending": "…"}  # fmt: skip
+_MARKS = {"landed": "✓", "failed": "✗", "blocked": "–", "stopped": "■", "cancelled": "–", "running": "▸",
+          "waiting": "…", "pending": "…"}  # fmt: skip
 
 
 def of(operation: str) -> Callable[[dict[str, Any]], list[str]] | None:
@@ -35,9 +35,6 @@ def _run(result: dict[str, Any]) -> list[str]:
         lines.append(f"  {_MARKS.get(t['state'], '·')} {t['id']:<{width}} {t['state']:<8} {what}{said}".rstrip())
         if t.get("kept"):
             lines.append(f"    its work is kept: rw recover {t['kept']}")
-    for one in result.get("replans", []):
-        what = f"no plan came of it: {one['error']}" if one.get("error") else ", ".join(one.get("tasks", []))
-        lines.append(f"re-planned, because {', '.join(one['failed'])} failed: {what}")
     if usage := result.get("usage"):
         lines.append("tokens: " + ", ".join(f"{name.removesuffix('_tokens')} {n:,}" for name, n in usage.items()))
     if result["landed"] and result["state"] != "undone":
@@ -111,25 +108,6 @@ def _runs(result: dict[str, Any]) -> list[str]:
     return lines or ["no runs"]
 
 
-def _demo(result: dict[str, Any]) -> list[str]:
-    lines = [
-        f"{result['agents']} agents landed {result['changes']} changes of {result['tasks']} tasks in"
-        f" {result['seconds']} s",
-        f"goal:     {result['goal']}",
-        f"regions:  {'; '.join(result['regions'])}; {result['crossing']} needs go across",
-    ]
-    for one in result["conflicts"]:
-        end = "resolved by its own agent" if one["resolved"] else "not resolved"
-        lines.append(f"conflict: {one['task']} in {', '.join(one['paths'])}, {end}")
-    lines += [f"repaired: the check of {task} failed, and passed after another turn" for task in result["repaired"]]
-    lines += [f"killed:   the agent of {task}, by SIGKILL; an heir began anew, and landed" for task in result["killed"]]
-    lines += [f"export:   {result['exported']}", f"git fsck: {result['fsck']}", f"verify:   {result['verified']}"]
-    lines += ["", *result["history"].rstrip("\n").split("\n"), ""]
-    if result.get("folder"):
-        lines.append(f"kept in {result['folder']}")
-    return lines + ([f"FAILED: {what}" for what in result["failed"]] or ["Everything held."])
-
-
 def _reported(result: dict[str, Any]) -> list[str]:
     if result.get("file"):
         return [f"wrote {result['file']}, {result['bytes']:,} bytes"]
@@ -149,5 +127,5 @@ def _seconds(seconds: float) -> str:
 _VIEWS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "import-run": _brought,
     "run": _run, "runs show": _run, "runs resume": _run, "runs stop": _run, "runs undo": _undone, "runs list": _runs,
-    "runs report": _reported, "watch": _watched, "demo": _demo,
+    "runs report": _reported, "watch": _watched, "demo": demoview.view,
 }  # fmt: skip

@@ -13,6 +13,7 @@ die_once: a path outside the tree: kills itself unless that file exists, and mak
 wait_for: a path that must appear     barrier: a folder, count: how many agents must have come to it
 turn: how many tokens a turn of a model would have used
 ```
+Paths outside of the tree may name variables, `$NAME/file`.
 
 When `ROPEWALK_CONFLICT` names a conflict report the agent answers it by its rule `on_conflict` instead: `both`
 (ours, then theirs), `theirs_first`, `ours`, `theirs`, or a list of steps. In a further turn without a conflict
@@ -37,6 +38,8 @@ from typing import Any, NoReturn
 
 _BLOCK = re.compile(r"^```script[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 _WAIT_SECONDS = 60.0
+_OUTSIDE = ("die_once", "wait_for", "barrier")
+"""Are the verbs whose path is outside of the tree, and may name variables."""
 
 
 class ScriptError(Exception):
@@ -108,8 +111,9 @@ def follow(step: dict[str, Any]) -> None:
     verb = next((v for v in _VERBS if v in step), None)
     if verb is None:
         raise ScriptError(f"no verb is known in {json.dumps(step)}")
+    on = os.path.expandvars(step[verb]) if verb in _OUTSIDE else step[verb]
     try:
-        _VERBS[verb](step[verb], step)
+        _VERBS[verb](on, step)
     except (OSError, KeyError, UnicodeError) as error:
         raise ScriptError(f"{verb} failed: {error!r}") from None
 

@@ -150,7 +150,7 @@ class Application:
                 changed = {"model": asks.model, "streaming": asks.streaming, "array": asks.streaming and not sse}
                 asked = msgspec.structs.replace(asked, **changed)
             place = find_place(asked.said)
-            side = place.aside or _is_side(plan.script, asked)
+            side = place.aside or _is_side(plan.script, asked, place)
             entry = self.ledger.change(
                 turn.number, model=asked.model, streaming=asked.streaming, side=side, turn=place.turn, step=place.step,
                 prompt=place.prompt[:_SHOWN], steers=tuple(s[:_SHOWN] for s in place.steers),
@@ -186,7 +186,9 @@ class Application:
         return None
 
 
-def _is_side(plan: Script, asked: Asked) -> bool:
+def _is_side(plan: Script, asked: Asked, place: Place) -> bool:
+    if (case := plan.case(place)) is not None and not case.calls:
+        return False  # it is asked for words alone
     verbs = plan.verbs()
     if verbs:
         return not fill.is_main(asked, verbs)

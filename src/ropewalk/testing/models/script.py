@@ -1,8 +1,9 @@
 """Scripts: what the model does, as data; and scenarios, which are scripts with faults.
 
 A script is a JSON object, or the list of its `steps` alone. Each turn follows the steps from the first, one a request;
-`turns` has a list of steps for each turn (the last one serves all that come after). Behind the last step the answer is
-`FINAL-ANSWER: done`. A step is an object:
+`turns` has a list of steps for each turn (the last one serves all that come after). `cases` are lists of steps by what
+the turn's prompt says: the first one whose pattern `when` is found in it is followed, else the script's own steps.
+Behind the last step the answer is `FINAL-ANSWER: done`. A step is an object:
 
 ```
 tool: write (path, content) | shell (cmd) | read (path) | edit (path, old, new) | a pattern of a tool's name (args)
@@ -22,6 +23,7 @@ for the first step only. Side requests see only faults that begin at step 0 and 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +68,24 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (*((self,) if self.tool else ()), *self.tools)
 
 
+class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Is what the model does in a turn whose prompt has a pattern."""
+
+    when: str
+    steps: tuple[Step, ...]
+
+    @property
+    def calls(self) -> set[str]:
+        """Gives what its steps call."""
+        return _calls(self.steps)
+
+
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Is what the model does; `message_id` makes all answers carry the same id, `silent_usage` none say their usage."""
 
     steps: tuple[Step, ...] = ()
     turns: tuple[tuple[Step, ...], ...] = ()
+    cases: tuple[Case, ...] = ()
     side: str = "Scripted title"
     message_id: str | None = None
     usage: Usage = Usage()
@@ -79,13 +94,23 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def verbs(self) -> set[str]:
         """Gives what its steps call."""
-        steps = [*self.steps, *(step for turn in self.turns for step in turn)]
-        return {call.tool for step in steps for call in step.calls if call.tool}
+        told = [*self.turns, *(case.steps for case in self.cases)]
+        return _calls([*self.steps, *(step for steps in told for step in steps)])
+
+    def case(self, place: Place) -> Case | None:
+        """Gives the case that a turn's prompt is."""
+        return next((case for case in self.cases if re.search(case.when, place.prompt)), None)
 
     def step(self, place: Place) -> Step:
         """Gives the step of a place."""
         steps = self.turns[min(place.turn, len(self.turns) - 1)] if self.turns else self.steps
+        if (case := self.case(place)) is not None:
+            steps = case.steps
         return steps[place.step] if place.step < len(steps) else Step(text="FINAL-ANSWER: done")
+
+
+def _calls(steps: Iterable[Step]) -> set[str]:
+    return {call.tool for step in steps for call in step.calls if call.tool}
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -133,9 +158,11 @@ def decode(data: bytes) -> Script:
         script = msgspec.convert({"steps": raw} if isinstance(raw, list) else raw, Script)
     except msgspec.MsgspecError as error:
         raise ScriptError(str(error)) from None
-    for steps in (script.steps, *script.turns):
+    for steps in (script.steps, *script.turns, *(case.steps for case in script.cases)):
         for step in steps:
             _check(step)
+    for case in script.cases:
+        _check_pattern(case.when)
     return script
 
 
@@ -145,10 +172,14 @@ def _check(step: Step) -> None:
     if step.fail is None and step.text is None and not step.calls:
         raise ScriptError("a step has to have tool, tools, text or fail")
     for call in step.calls:
-        try:
-            re.compile(call.tool or "")
-        except re.error as error:
-            raise ScriptError(f"{call.tool!r} is no pattern: {error}") from None
+        _check_pattern(call.tool or "")
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ScriptError(f"{pattern!r} is no pattern: {error}") from None
 
 
 def scenario(name: str, folder: str | None, added: dict[str, Script]) -> Scenario:

@@ -12,6 +12,16 @@ import msgspec
 
 from ropewalk.core.process import git_env, git_program
 
+GOAL = "Items of the larder know the day they expire, units, and an export; each of it described and tested."
+"""Is what a manager is asked for the sample."""
+
+MAP = """{"parts": [
+ {"name": "larder", "path": "larder", "about": "items, a shelf that keeps them, reports, a command"},
+ {"name": "docs", "path": "docs", "about": "how it is used", "depends_on": ["larder"]},
+ {"name": "tests", "path": "tests", "about": "unit tests", "depends_on": ["larder"]}],
+ "tests": ["python3 -m unittest -q"], "notes": ["what users see is noted in CHANGELOG.md, which two parts share"]}"""
+"""Is what a manager adds to the map of the sample."""
+
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -51,13 +61,13 @@ def build(folder: str) -> None:
         _git(folder, "commit", "--quiet", "-m", step.message, env=env)
 
 
-def plan(shared: str) -> str:
+def plan() -> str:
     """Gives the plan for the sample's next version, as a manager replies it.
 
-    `shared` is a folder outside of the tree where its agents can wait for one another.
+    Its scripted agents wait for one another in a folder outside of the tree, which `ROPEWALK_DEMO` names.
     """
     with open(os.path.join(FOLDER, "plan.json"), encoding="utf-8") as file:
-        return file.read().replace("{shared}", shared)
+        return file.read()
 
 
 def _git(folder: str, *words: str, env: dict[str, str] | None = None) -> None:
