@@ -10,8 +10,8 @@ from pathlib import Path
 
 import common
 
-SCRIPTS = ("land", "many", "checked", "workspaces", "sync", "board", "gateway", "plan", "cages", "cat", "mcp_start",
-           "tokens", "size")  # fmt: skip
+SCRIPTS = ("land", "many", "checked", "workspaces", "sync", "board", "gateway", "plan", "run", "cages", "cat",
+           "mcp_start", "tokens", "size")  # fmt: skip
 
 
 def main() -> int:

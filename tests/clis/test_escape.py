@@ -135,7 +135,7 @@ CELLS = [(program, f"escape, {level}") for level in LEVELS for program in PROGRA
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_no_tool_of_a_program_gets_out(
+def test_devflock_A2_devflock_C3_no_tool_of_a_program_gets_out(
     server: ModelServer, program: str, level: Level, base: Path, outside: Path,
     record_property: Callable[[str, object], None],
 ) -> None:  # fmt: skip

@@ -57,7 +57,7 @@ def test_a_fresh_draft_of_each_shape_lints_clean(ask: Ask, shape: str) -> None:
     found = ask("plan lint", folder=f"plans/{shape}")
     assert not found["failing"] and not found["findings"]
     states = {check["name"]: check for check in found["checks"]}
-    assert states["watchers"]["state"] == "disarmed" and states["watchers"]["reason"]
+    assert states["watchers"]["state"] == "armed"
     assert states["scope-conflict"]["state"] == "armed" and states["packet-form"]["state"] == "armed"
     assert ask("plan show", folder=f"plans/{shape}")["bars"] and ask("plan estimate", folder=f"plans/{shape}")["tasks"]
 

@@ -20,7 +20,7 @@ from ropewalk.core.process import ChildTimeout, run
 from ropewalk.gateway import host, logins
 from ropewalk.gateway.endpoints import fitting
 from ropewalk.gateway.settings import Lane, Login, Upstream
-from ropewalk.lane import resources
+from ropewalk.lane import resources, watchers
 from ropewalk.lane.adapter import Adapter
 from ropewalk.lane.cage import levels
 from ropewalk.lane.cage import room as rooms
@@ -106,7 +106,7 @@ def examine(
     named = list(dict.fromkeys(wanted)) or list(registry.PROGRAMS)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = tuple(pool.map(lambda name: _harness(name, bool(wanted), search, caller, memory, live), named))
-    machine = (*_cages(level), _disk(folder), memory, *_none_there(found, bool(wanted)), *routes)
+    machine = (*_cages(level), _disk(folder), memory, *_watchers(folder), *_none_there(found, bool(wanted)), *routes)
     statuses = [*(one.status for one in found), *(one.status for one in machine)]
     worst = max(statuses, key=_ORDER.index)
     return Report(worst, worst not in ("fail", "unreachable"), live is not None, found, machine)
@@ -350,6 +350,17 @@ def _memory() -> Check:
     good = found.available >= 2 * _SPARE
     return Check("memory", "ok" if good else "advisory", f"{found.available / (1 << 30):.1f} GB available",
                  "" if good else "few lanes fit into it at once", found._asdict())  # fmt: skip
+
+
+def _watchers(folder: str) -> list[Check]:
+    """Gives the programs that lanes would wake by each file they write."""
+    try:
+        found = watchers.watching([folder])
+    except OSError:
+        return []
+    names = ", ".join(f"{one.name} (process {one.pid})" for one in found)
+    hint = "tell it to leave that folder alone, or end it before a run"
+    return [Check("watchers", "advisory", f"{names} watches {folder}, where lanes are", hint)] if found else []
 
 
 def _none_there(found: Sequence[Harness], wanted: bool) -> list[Check]:

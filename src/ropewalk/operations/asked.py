@@ -131,7 +131,7 @@ def _find_crew(ctx: Context, req: RunRequest) -> None:
 
 def _of_plan(ctx: Context, req: RunRequest, usual: Usual, folder: str, onto: str | None, base: str) -> Asked:
     """Gives the run of a plan: its regions for as many agents as are worth it, after a person has seen it."""
-    from ropewalk.operations import managing
+    from ropewalk.operations import linting, managing
     from ropewalk.plan import overview
     from ropewalk.run.planner import folders
     from ropewalk.run.seeding import Asked
@@ -143,13 +143,14 @@ def _of_plan(ctx: Context, req: RunRequest, usual: Usual, folder: str, onto: str
     view = overview.overview(planned, found.durations or None, req.jobs)
     harness = _harness(req, usual, planned.tasks)
     _check_scripts(harness, planned.tasks)
+    against = linting.allow(ctx, made, folder, req.despite_lint)
     _confirm(ctx, req, folder, [
         f"{_count(len(planned.tasks), 'task')} in {_count(len(view.packing.regions), 'region')} for"
         f" {_count(view.workers, 'agent')}:",
         *view.chart(),
     ])  # fmt: skip
     regions = {task: held[0] for task, held in view.packing.held.items() if held}
-    options = _options(ctx, req, harness, view.workers)
+    options = _options(ctx, req, harness, view.workers) | ({"despite": against} if against else {})
     return Asked(
         made.goal or made.summary, planned.tasks, base, "goal" if req.goal else "plan", onto, req.check or "",
         made.summary, planned.modules, regions, dict(found.durations), {**options, "plan": path},
@@ -184,9 +185,9 @@ def _harness(req: RunRequest, usual: Usual, todo: Sequence[Task]) -> str:
         return req.harness or "command"
     if all("```script" in task.description for task in todo):
         return "scripted"
-    routed = bool(req.goal or req.plan or req.model or any(map(crew.is_routed, todo)))
     if usual.harness:
         return usual.harness
+    routed = bool(req.goal or req.plan or req.model or any(map(crew.is_routed, todo)))
     return crew.ROUTE if routed else "scripted"
 
 

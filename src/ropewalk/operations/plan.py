@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from ropewalk.core.errors import InvalidError, NotFoundError, PlanningError, RopewalkError
-from ropewalk.operations import crew, managing
+from ropewalk.core.errors import InvalidError, NotFoundError, PlanningError
+from ropewalk.operations import crew, linting, managing
 from ropewalk.operations.context import Context
+from ropewalk.operations.linting import LintCheck, LintFinding
 from ropewalk.operations.managing import Spending
 from ropewalk.operations.registry import Command, operation
 
 if TYPE_CHECKING:
-    from ropewalk.plan.document import Document
     from ropewalk.plan.estimate import Total
-    from ropewalk.plan.lint import Around
 
 FOUND = 10
 Folder = Annotated[str, Meta(min_length=1, max_length=4096, description="the plan's folder")]
@@ -121,7 +119,7 @@ def plan_draft(ctx: Context, req: PlanDraftRequest) -> PlanDraftResponse:
     ))  # fmt: skip
     made = managing.cited(ctx, made, base)
     folders.save(folder, made, done.map)
-    report = _linted(ctx, made, req.into)
+    report = linting.linted(ctx, made)
     advice = done.advice
     return PlanDraftResponse(
         req.into, [task.id for task in done.plan.tasks], [module.name for module in done.plan.modules], advice.workers,
@@ -149,7 +147,7 @@ def _of_spec(ctx: Context, req: PlanDraftRequest, folder: str) -> PlanDraftRespo
     made = msgspec.structs.replace(made, bounds=req.bounds)
     folders.save(folder, made, seen)
     advice = overview.advise(made.plan, loads(made.plan))
-    report = _linted(ctx, made, req.into)
+    report = linting.linted(ctx, made)
     return PlanDraftResponse(req.into, [p.id for p in made.packets], [m.name for m in made.modules], advice.workers,
                              advice.low, advice.high, advice.ceiling, findings=len(report[0]))  # fmt: skip
 
@@ -158,23 +156,6 @@ class PlanLintRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Takes a plan."""
 
     folder: Folder = "plan"
-
-
-class LintFinding(msgspec.Struct, frozen=True):
-    """Is one thing that is wrong, and with which packets; a hard one keeps the plan from being started."""
-
-    check: str
-    severity: str
-    packets: list[str]
-    text: str
-
-
-class LintCheck(msgspec.Struct, frozen=True):
-    """Is whether a check could be made: armed, disarmed with the reason, or an error of what it needs."""
-
-    name: str
-    state: str
-    reason: str = ""
 
 
 class PlanLintResponse(msgspec.Struct, frozen=True):
@@ -202,63 +183,10 @@ def plan_lint(ctx: Context, req: PlanLintRequest) -> PlanLintResponse:
     from ropewalk.run.planner import folders
 
     made = folders.load(ctx.path(req.folder))
-    findings, checks, failing = _linted(ctx, made, req.folder)
+    findings, checks, failing = linting.linted(ctx, made)
     if failing:
         ctx.exit = FOUND
     return PlanLintResponse(req.folder, len(made.packets), failing, findings, checks)
-
-
-def _linted(ctx: Context, made: Document, folder: str) -> tuple[list[LintFinding], list[LintCheck], bool]:
-    """Gives what the lint says of a plan, with what is known around it."""
-    from ropewalk.plan import lint as lints
-    from ropewalk.plan.plan import placement
-
-    report = lints.lint(made.packets, _known(ctx, made))
-    findings = [LintFinding(f.check, f.severity, list(f.packets), f.text) for f in report.findings]
-    findings += [LintFinding("modules", "hard", [], words) for words in placement(made.plan)]
-    checks = [*(LintCheck(c.name, c.state, c.reason) for c in report.checks), LintCheck("modules", "armed")]
-    ranked = sorted(findings, key=lambda f: f.severity != "hard")
-    return ranked, checks, any(f.severity == "hard" for f in findings) or report.failing
-
-
-def _known(ctx: Context, made: Document) -> Around:
-    """Gives what is known around a plan: routes, endpoints, rules and decisions; a fault of theirs is an error."""
-    from ropewalk.core import policy
-    from ropewalk.gateway import endpoints
-    from ropewalk.lane import routing
-    from ropewalk.plan import decisions, lint, providers
-    from ropewalk.run.planner import briefs, folders
-
-    errors: dict[str, str] = {}
-    used = sorted({packet.model for packet in made.packets if packet.model})
-    models: tuple[str, ...] | None = None
-    table: Mapping[str, str] | None = None
-    try:
-        routes = routing.read(os.path.join(crew.config_folder(ctx), routing.FILE))
-        own = {name: rule.model or name for name, rule in routes.aliases.items()}
-        table = providers.table({**{name: name for name in used}, **own})
-        ups = endpoints.read(crew.config_folder(ctx), ctx.env)
-        known = {*own, *(name for one in ups.values() for name in one.models)}
-        models = tuple(sorted(known | {name for name in used if providers.of_model(name)}))
-    except RopewalkError as error:
-        errors |= dict.fromkeys(("packet-form", "same-provider"), f"{error.code} {error.message}")
-    root = folders.root(ctx.cwd)
-    rules: Mapping[str, str | None] | None = None
-    standing: tuple[lint.Decision, ...] | None = None
-    try:
-        said = policy.read(root)
-        rules = briefs.rules(said).texts or None
-        files = folders.decisions(root, said.rules.decisions)
-        if files is not None:
-            wrong = [f for f in decisions.lint(files) if f.severity == "hard"]
-            if wrong:
-                errors["decisions"] = f"{wrong[0].path}: {wrong[0].text}"
-            standing = tuple(lint.Decision(d.id, d.governs, d.title)
-                             for d in decisions.standing(decisions.read(files)))  # fmt: skip
-    except RopewalkError as error:
-        errors |= dict.fromkeys(("rules", "decisions"), f"{error.code} {error.message}")
-    return lint.Around(models, table, decisions=standing, rules=rules, barriers=made.barriers, bounds=made.bounds,
-                       errors=errors)  # fmt: skip
 
 
 class PlanRefuteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

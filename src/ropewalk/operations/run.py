@@ -38,6 +38,7 @@ class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ) = None
     jobs: Annotated[int, Meta(ge=1, le=256, description="how many agents at once")] | None = None
     yes: Annotated[bool, Meta(description="ask nothing: start the plan as it comes")] = False
+    despite_lint: Annotated[bool, Meta(description="start a plan that its lint fails; the report tells of it")] = False
     manager: Annotated[str, Meta(max_length=4096, description="who plans; without it --harness")] | None = None
     direct: Annotated[bool, Meta(description="the manager is a model at the gateway, without an agent program")] = False
     mode: Annotated[str, Meta(max_length=20, description="workers, auto or idea; without it by --jobs")] = ""

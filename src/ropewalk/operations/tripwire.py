@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import msgspec
@@ -55,16 +56,15 @@ class LaneRestored(msgspec.Struct, frozen=True):
 )
 def lane_restore(ctx: Context, req: LaneRestoreRequest) -> LaneRestored:
     """Puts back what is still changed, after what stands there now was set aside; nothing of it is lost."""
-    from ropewalk.lane import lanes
     from ropewalk.lane.cage import watch
     from ropewalk.operations.lane import need
 
     found = need(ctx, req.lane)
     lane = found.record.lane
-    kept = lanes.kept_of(found.record.folder)
-    if found.result is None or found.state != "escaped" or kept is None:
+    if found.result is None or found.state != "escaped":
         raise InvalidError(f"the lane {lane} is {found.state}, not escaped: there is nothing to put back", lane=lane)
-    escape = watch.leave(kept.window, lane)
+    window = watch.window_of(os.path.join(ctx.data_home, "ropewalk"), lane)  # its own folder went with its attempt
+    escape = watch.leave(window, lane) if window else None
     if escape is None:
         raise NotFoundError("the record of the checkout is gone", hint="records are kept for 14 days", lane=lane)
     if req.dry_run:

@@ -22,6 +22,7 @@ _TEXTS = ("goal", "spec", "shape", "bounds", "mode", "workers", "manager", "prov
 _KEY = re.compile(r"([a-z_]+):(?:[ \t]+(.*?))?[ \t]*\Z")
 _ITEM = re.compile(r"[ \t]*-[ \t]+(.*?)[ \t]*\Z")
 _BARRIER = re.compile(r"([^:]+):([^>]*?)(?:->(.*))?\Z")
+_ROLE, _CLASS = "Builder", "build"
 SHOWN = 100
 
 
@@ -54,8 +55,12 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def of_plan(plan: Plan, document: Document = Document()) -> Document:
-    """Gives the document of a plan; what else it says is that of another document."""
-    made = tuple(packets.from_task(task, final_reply=_reply(task.role)) for task in plan.tasks)
+    """Gives the document of a plan; what else it says is that of another document.
+
+    A task that says nothing else is a Builder's.
+    """
+    tasks = [msgspec.structs.replace(task, role=task.role or _ROLE, class_=task.class_ or _CLASS) for task in plan.tasks]
+    made = tuple(packets.from_task(task, final_reply=_reply(task.role)) for task in tasks)
     return msgspec.structs.replace(document, summary=plan.summary, modules=plan.modules, packets=made)
 
 

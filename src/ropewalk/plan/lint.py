@@ -90,7 +90,7 @@ class Barrier(NamedTuple):
 
 
 class Watcher(NamedTuple):
-    """Is a program that watches the repository's files, and the globs that it leaves alone."""
+    """Is a program that watches files, and the globs that it leaves alone."""
 
     name: str
     ignores: tuple[str, ...]
@@ -100,7 +100,7 @@ class Around(msgspec.Struct, frozen=True):
     """Is what the caller knows beside the packets; None where it does not know.
 
     `providers` gives a model's provider; `rules` the text of each declared file of rules, None where it is missing;
-    `scratch` are paths that runs write below the repository; `errors` name checks whose tool failed, and how.
+    `scratch` are folders that runs write in; `errors` name checks whose tool failed, and how.
     """
 
     models: tuple[str, ...] | None = None
@@ -370,14 +370,14 @@ def _rules(seen: _Seen) -> _Found:
 
 
 def _watchers(seen: _Seen) -> _Found:
-    """A program that watches the repository would start anew at each write of a run."""
+    """A program that watches where runs write would start anew at each of their files."""
     if seen.around.watchers is None:
-        raise _Disarmed("nobody looked for programs that watch the repository")
+        raise _Disarmed("nobody looked for programs that watch folders")
     for watcher in seen.around.watchers:
         for path in seen.around.scratch:
             inside = path.rstrip("/") + "/x"
             if not any(witness(glob, inside) is not None for glob in watcher.ignores):
-                yield "warn", (), f"{watcher.name} watches the repository and does not ignore {path!r}"
+                yield "warn", (), f"{watcher.name} watches {path!r}: a run would wake it by each file it writes there"
 
 
 CHECKS: Mapping[str, Callable[[_Seen], _Found]] = {

@@ -279,6 +279,27 @@ def checkout_of(folders: Sequence[str]) -> str | None:
     return None
 
 
+def window_of(folder: str, lane: str) -> str:
+    """Gives the window that a lane was let into, whose records are below a folder of ours; empty when it is gone."""
+    base = os.path.join(folder, "tripwire")
+    for above in _names(base):
+        for name in _names(os.path.join(base, above)):
+            window = os.path.join(base, above, name)
+            try:
+                if name.startswith("window-") and lane in _state(window).lanes:
+                    return window
+            except (OSError, *UNREADABLE):
+                continue
+    return ""
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
 def home(folder: str, checkout: str) -> str:
     """Gives where records of a checkout are, below a folder of ours."""
     from hashlib import sha256

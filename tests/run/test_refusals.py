@@ -1,0 +1,78 @@
+"""What is not started or does not end well, by the command: a plan that its lint fails, an agent that escapes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ropewalk.plan.document import Document, of_plan
+from ropewalk.plan.plan import Module, Plan
+from ropewalk.plan.task import Task
+from ropewalk.run.planner import folders
+
+SCRIPT = 'Write it, as in /home/somebody/notes.\n\n```script\n[{"put": "shop/tax.py", "text": "x = 1\\n"}]\n```'
+
+
+class Field:
+    """Is a user's repository, and the command."""
+
+    def __init__(self, folder: Path, git: Any, env: dict[str, str]) -> None:
+        self.folder = folder / "shop"
+        self.folder.mkdir()
+        git("init", "-q", "-b", "main", ".", folder=self.folder)
+        (self.folder / "README").write_text("Shop\n")
+        git("add", ".", folder=self.folder)
+        git("commit", "-qm", "Start", folder=self.folder)
+        self.env = env | {"XDG_DATA_HOME": str(folder / "data"), "ROPEWALK_AGENT": "person/me", "ROPEWALK_CAGE": "none"}
+
+    def rw(self, *words: str) -> tuple[int, dict[str, Any], str]:
+        """Runs the command and gives (exit code, envelope, what it said meanwhile)."""
+        argv = [sys.executable, "-m", "ropewalk.cli.main", *words]
+        done = subprocess.run(argv, cwd=self.folder, env=self.env, capture_output=True, timeout=120)
+        assert b"Traceback" not in done.stderr, done.stderr.decode()
+        return done.returncode, msgspec.json.decode(done.stdout), done.stderr.decode()
+
+
+@pytest.fixture
+def field(tmp_path: Path, git: Any, clean: dict[str, str]) -> Field:
+    return Field(tmp_path, git, clean)
+
+
+def test_a_plan_that_fails_its_lint_is_started_only_in_spite_of_it_and_that_is_told(field: Field) -> None:
+    task = Task("tax", "test -e shop/tax.py", SCRIPT, module="shop")
+    folders.save(str(field.folder / "plan"), of_plan(Plan("tax", (Module("shop", "shop"),), (task,)), Document()))
+    code, envelope, said = field.rw("run", "--plan", "plan", "--yes")
+    error = envelope["error"]
+    assert (code, error["code"]) == (15, "E_PLAN") and "--despite-lint" in error["hint"] and "absolute-paths" in said
+    assert error["details"]["problems"] == [
+        "absolute-paths: tax it names '/home/somebody/notes.', which is a place of one machine"
+    ]
+    assert field.rw("runs", "list")[1]["result"]["runs"] == []
+    code, envelope, _ = field.rw("run", "--plan", "plan", "--yes", "--despite-lint")
+    assert code == 0 and envelope["result"]["despite"] == error["details"]["problems"]
+    name = envelope["result"]["id"]
+    assert field.rw("runs", "show", name)[1]["result"]["despite"] == error["details"]["problems"]
+    assert "/home/somebody/notes" in field.rw("runs", "report", name)[1]["result"]["text"]
+
+
+def test_a_run_whose_agent_changes_the_users_checkout_ends_with_12(field: Field) -> None:
+    agent = field.folder.parent / "agent"
+    agent.write_text(f"#!/bin/sh\necho gone >> {field.folder}/README\n")
+    agent.chmod(0o755)
+    (field.folder.parent / "tasks.json").write_bytes(
+        msgspec.json.encode({"tasks": [{"id": "stray", "description": "Go astray", "check": "test -e x"}]})
+    )
+    words = ["--tasks", str(field.folder.parent / "tasks.json"), "--command", str(agent), "--heirs", "0"]
+    code, envelope, _ = field.rw("run", *words)
+    (one,) = envelope["result"]["tasks"]
+    assert code == 12 and one["state"] == "failed" and "escaped: " in one["reason"], envelope
+    lane = field.rw("lane", "list")[1]["result"]["lanes"][0]["lane"]
+    code, envelope, _ = field.rw("lane", "restore", lane)
+    assert code == 0, envelope
+    assert os.listdir(field.folder) == [".git", "README"] and (field.folder / "README").read_text() == "Shop\n"
