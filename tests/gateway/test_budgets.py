@@ -99,7 +99,7 @@ def test_a_provider_whose_cap_is_reached_leaves_it_to_the_next(tmp_path: Path, s
         assert (len(server.entries("next-a")), len(server.entries("next-b"))) == (1, 2)
 
 
-def test_L26_without_a_price_the_cost_is_unknown_and_the_cap_of_tokens_holds(
+def test_L26_devflock_A7_without_a_price_the_cost_is_unknown_and_the_cap_of_tokens_holds(
     tmp_path: Path, server: ModelServer
 ) -> None:
     caps = {"run:run": Cap(dollars=0.000001, tokens=1500)}

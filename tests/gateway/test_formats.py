@@ -140,7 +140,7 @@ def test_G15_an_upgrade_is_refused_with_426(shared: Gateway) -> None:
     "header", [{"Authorization": f"Bearer {TOKEN}"}, {"x-api-key": TOKEN}, {"x-goog-api-key": TOKEN}, {"query": TOKEN}],
     ids=["bearer", "x-api-key", "x-goog-api-key", "query"],
 )  # fmt: skip
-def test_keys_stay_on_their_side(shared: Gateway, server: ModelServer, header: dict[str, str]) -> None:
+def test_devflock_C1_keys_stay_on_their_side(shared: Gateway, server: ModelServer, header: dict[str, str]) -> None:
     lane = f"keys-{next(iter(header))}"
     point(shared, server, lane, "fixed")
     where = path("gemini")
@@ -186,7 +186,7 @@ def test_a_providers_error_shows_no_key(tmp_path: Path, server: ModelServer) -> 
         assert got.status == 401 and wrong.encode() not in got.data and TOKEN.encode() not in got.data
 
 
-def test_an_unknown_token_and_a_dismissed_one_get_nothing(shared: Gateway, server: ModelServer) -> None:
+def test_devflock_C2_an_unknown_token_and_a_dismissed_one_get_nothing(shared: Gateway, server: ModelServer) -> None:
     from ropewalk.gateway import host
 
     token = host.admit(shared.folder, settings.Lane("run/other/1", upstreams=("up",)))
@@ -198,6 +198,15 @@ def test_an_unknown_token_and_a_dismissed_one_get_nothing(shared: Gateway, serve
         for given in (token, "", "rwl_wrong", KEY):
             got = shared.send(wire, token=given)
             assert got.status == 401 and got.headers["x-should-retry"] == "false"
+    # a page that a browser shows has no token, and whoever has one administers nothing by it
+    before = Path(shared.folder, settings.FILE).read_bytes()
+    elsewhere = {"Origin": "https://elsewhere.example", "Content-Type": "text/plain"}
+    for method, where in (("POST", "/_devflock/upstream"), ("PUT", "/settings"), ("POST", "/admin"), ("GET", "/stats")):
+        assert (
+            send(shared.port, where, {"base_url": "http://x"}, method=method, token="", headers=elsewhere).status == 401
+        )
+        assert send(shared.port, where, {"base_url": "http://x"}, method=method).status == 404
+    assert Path(shared.folder, settings.FILE).read_bytes() == before
     assert len(server.entries()) == asked
 
 

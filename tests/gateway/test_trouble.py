@@ -101,7 +101,9 @@ def test_what_no_try_mends_is_told_at_once(shared: Gateway, server: ModelServer,
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-def test_an_answer_that_breaks_off_looks_broken(shared: Gateway, server: ModelServer, wire: str, stream: bool) -> None:
+def test_devflock_B21_an_answer_that_breaks_off_looks_broken(
+    shared: Gateway, server: ModelServer, wire: str, stream: bool
+) -> None:
     server.add("long", [{"text": "word " * 2000}])
     lane = f"cut-{wire}-{stream}"
     point(shared, server, lane, "long+trunc")
@@ -125,7 +127,7 @@ def test_an_error_within_a_stream_is_passed_and_counted(shared: Gateway, server:
     assert one.outcome == "cut" and one.estimated and "scripted" in one.error
 
 
-def test_silence_has_bounds(shared: Gateway, server: ModelServer) -> None:
+def test_devflock_B21_silence_has_bounds(shared: Gateway, server: ModelServer) -> None:
     point(shared, server, "hang", "text+hang")
     before = len(shared.entries())
     began = time.monotonic()
@@ -141,7 +143,9 @@ def test_silence_has_bounds(shared: Gateway, server: ModelServer) -> None:
     assert shared.settled(before + 2)[-1].outcome == "cut"
 
 
-def test_G6_L20_always_429_is_held_a_while_and_then_told_with_retry_after(shared: Gateway, server: ModelServer) -> None:
+def test_G6_L20_devflock_B21_always_429_is_held_a_while_and_then_told_with_retry_after(
+    shared: Gateway, server: ModelServer
+) -> None:
     point(shared, server, "always", "always429")
     began = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
@@ -235,7 +239,7 @@ def test_G6_without_a_slot_in_time_it_is_429(shared: Gateway, server: ModelServe
     assert shared.send("anthropic").status == 200
 
 
-def test_a_hang_up_at_every_stage_leaves_nothing_behind(shared: Gateway, server: ModelServer) -> None:
+def test_devflock_B21_a_hang_up_at_every_stage_leaves_nothing_behind(shared: Gateway, server: ModelServer) -> None:
     point(shared, server, "leave", "slow", slots=1)
     before = len(shared.entries())
 
@@ -286,7 +290,7 @@ def test_a_program_that_reads_to_the_end_and_leaves_is_charged_exactly(shared: G
     assert all(one.outcome == "answered" and not one.estimated for one in mine)
 
 
-def test_a_program_that_reads_nothing_is_let_go(shared: Gateway, server: ModelServer) -> None:
+def test_devflock_B21_a_program_that_reads_nothing_is_let_go(shared: Gateway, server: ModelServer) -> None:
     server.add("huge", {"steps": [{"text": "x" * 30_000_000}], "piece": 100_000})
     point(shared, server, "idle", "huge")
     before = len(shared.entries())
@@ -360,7 +364,7 @@ def test_a_stream_with_either_line_end_passes_at_once(shared: Gateway, ends: byt
         made.close()
 
 
-def test_a_lanes_requests_end_and_opencodes_loop_with_them(tmp_path: Path, server: ModelServer) -> None:
+def test_devflock_B21_a_lanes_requests_end_and_opencodes_loop_with_them(tmp_path: Path, server: ModelServer) -> None:
     with gateway(tmp_path / "gw", simple(server.url("loop", "text+empty"), requests=10, hold=0.0)) as made:
         found = [made.send("chat").status for _ in range(25)]
         assert found[10:] == [400] * 15 and 400 not in found[:10]

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -70,6 +71,36 @@ def through_link(outside: str, name: str) -> None:
 def through_hard_link(outside: str) -> None:
     os.link(os.path.join(outside, "canary"), "hard")
     append("hard")
+
+
+def through_changing_link(outside: str) -> None:
+    """Writes by a name that is now a folder of its own and now a link to the outside, whichever the writer meets."""
+    os.makedirs("own", exist_ok=True)
+    over = threading.Event()
+
+    def change() -> None:
+        while not over.is_set():
+            for target in ("own", outside):
+                os.symlink(target, "turning")
+                os.replace("turning", "turns")
+
+    changing = threading.Thread(target=change)
+    os.symlink("own", "turns")
+    changing.start()
+    written = 0
+    try:
+        for _ in range(2000):
+            try:
+                append("turns/canary")
+                written += 1
+            except OSError:
+                continue
+    finally:
+        over.set()
+        changing.join()
+    with open("own/canary") as file:
+        if file.read() == "escaped" * written:
+            raise OSError("all that was written is in its own folder")
 
 
 def through_bind(outside: str) -> None:
@@ -173,6 +204,7 @@ def main(argv: list[str]) -> int:
         "remove tree": lambda: shutil.rmtree(f"{outside}/checkout"),
         "symlink": lambda: through_link(outside, "link"),
         "relative": lambda: append("../" * 20 + canary.lstrip("/")),
+        "changing link": lambda: through_changing_link(outside),
         "hardlink": lambda: through_hard_link(outside),
         "rename in": lambda: os.rename("mine", f"{outside}/mine"),
         "rename out": lambda: os.rename(canary, "taken"),

@@ -108,7 +108,7 @@ def test_a_lane_whose_login_is_missing_or_refused_is_not_started(rw: Rw, person:
 
 
 @pytest.mark.parametrize("name", ["claude", "codex"])
-def test_G11_the_login_inside_is_made_up_and_the_environment_has_no_key(name: str) -> None:
+def test_G11_devflock_C1_the_login_inside_is_made_up_and_the_environment_has_no_key(name: str) -> None:
     endpoint = Endpoint("http://127.0.0.1:8099", TOKEN, "anthropic", login=True)
     launch = registry.get(name).launch(Start("hi", "/lane/prompt.md", "/work/a", "/lane", endpoint, ""))
     file = logins.PROGRAMS[name].file

@@ -195,6 +195,32 @@ def test_G18_what_wants_a_tmp_a_var_tmp_or_a_run_has_one(base: Path) -> None:
     assert len(os.listdir(base / "tmp")) == 2
 
 
+def test_devflock_C7_what_is_secret_is_not_there_to_be_read(base: Path, level: Level) -> None:
+    """Homes with logins, other lanes' trees and streams, the store, the gateway: any user may read them here."""
+    names = ("home/.claude/.credentials.json", "home/.ssh/id", "config/endpoints.toml", "gateway/settings.json",
+             "lane-2/stdout", "ws/other/src/a.py", "store/store.db")  # fmt: skip
+    places = [base / "elsewhere" / name for name in names]
+    for place in places:
+        place.parent.mkdir(parents=True)
+        place.write_text("hunter2\n")
+    tries = """
+import sys
+got = []
+for path in sys.argv[1:]:
+    for way in (path, f"/proc/self/root{path}", f"../../../../../../../..{path}"):
+        try:
+            got.append(open(way).read())
+        except OSError:
+            pass
+print(len(got))
+"""
+    words = ["/usr/bin/python3", "-c", tries, *map(str, places)]
+    done = caged(level, cagekit.room(base, OWNER), words)
+    assert done.stdout == "0\n", done
+    bare = subprocess.run(words, cwd="/", capture_output=True, text=True, check=True)
+    assert bare.stdout == f"{3 * len(places)}\n", "without a cage they are read"
+
+
 def test_a_cage_passes_on_how_its_agent_ended(base: Path, level: Level) -> None:
     where = cagekit.room(base, OWNER)
     assert caged(level, where, ["/bin/sh", "-c", "exit 7"]).returncode == 7
@@ -242,7 +268,7 @@ def test_tools_of_a_home_are_shown_without_the_rest_of_it(base: Path, monkeypatc
 # levels
 
 
-def test_what_is_missing_is_an_error_with_the_line_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devflock_C8_what_is_missing_is_an_error_with_the_line_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(levels.bubble, "program", _no_program)
     assert "bubblewrap" in levels.available()["full"]
     with pytest.raises(CageUnavailableError) as caught:
@@ -275,7 +301,7 @@ def test_G7_G8_G9_the_self_test_passes_and_is_kept(base: Path, level: Level) -> 
     assert (base / kept[0]).stat().st_mtime_ns == before
 
 
-def test_the_self_test_sees_a_cage_that_does_not_hold(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devflock_C8_the_self_test_sees_a_cage_that_does_not_hold(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(levels, "argv", lambda level, room, words, env, port=0: list(words))
     found = selftest.test("files", str(base), None)
     assert {"write", "make", "rename", "connect", "abstract"} <= set(found.out)

@@ -77,7 +77,7 @@ def test_G8_G21_a_given_workspace_is_captured_snapshotted_landed_and_removed(ben
     assert not tree.exists()
 
 
-def test_what_an_agent_plants_is_not_run_by_our_commands(bench: Bench, tmp_path: Path) -> None:
+def test_devflock_C5_what_an_agent_plants_is_not_run_by_our_commands(bench: Bench, tmp_path: Path) -> None:
     """Hooks, monitors, filters, aliases and included files of the agent's own repository (G21)."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -171,7 +171,7 @@ print(subprocess.run(["git", "log", "-1", "--format=%s"], capture_output=True, t
 
 @as_root
 @pytest.mark.parametrize("level", ["full", "files"])
-def test_A8_a_caged_lane_has_no_store_and_its_objects_are_read_only(bench: Bench, level: Level) -> None:
+def test_A8_devflock_C5_a_caged_lane_has_no_store_and_its_objects_are_read_only(bench: Bench, level: Level) -> None:
     """A lane that could write the store could forge verdicts, remove objects and plant configuration."""
     needed(level)
     tree = bench.create()

@@ -110,7 +110,7 @@ def test_a_lane_that_was_let_out_is_no_ones(field: Field) -> None:
     field.door.dismiss("r/a/1")
 
 
-def test_what_is_no_request_is_refused(field: Field) -> None:
+def test_devflock_C3_what_is_no_request_is_refused(field: Field) -> None:
     given = field.admit()
     wrong = {
         "": jsonrpc.PARSE, "{": jsonrpc.PARSE, "[": jsonrpc.PARSE, "nul": jsonrpc.PARSE, "[]": jsonrpc.INVALID_REQUEST,

@@ -100,7 +100,9 @@ def check(outside: Outside, before: dict[str, str], done: subprocess.CompletedPr
 
 
 @pytest.mark.parametrize("level", ["full", "files"])
-def test_L1_nothing_gets_out_as_the_lanes_own_user(base: Path, outside: Outside, level: Level) -> None:
+def test_L1_devflock_C3_devflock_C9_nothing_gets_out_as_the_lanes_own_user(
+    base: Path, outside: Outside, level: Level
+) -> None:
     needed(level)
     where = cagekit.room(base, UID if IS_ROOT else None, tools=(str(ESCAPES.parent),))
     shutil.copy(ESCAPES, base / "work" / "escapes.py")
@@ -127,7 +129,9 @@ os.execve(line[0], line, env)
 
 @pytest.mark.skipif(not IS_ROOT, reason="to become another user needs root; without it the test above is this one")
 @pytest.mark.parametrize("level", ["full", "files"])
-def test_L1_nothing_gets_out_as_an_ordinary_user(base: Path, outside: Outside, level: Level) -> None:
+def test_L1_devflock_C3_devflock_C9_nothing_gets_out_as_an_ordinary_user(
+    base: Path, outside: Outside, level: Level
+) -> None:
     """The canaries, the checkout and the process outside are this very user's, so that the cage alone protects them."""
     needed(level)
     python = user_python()

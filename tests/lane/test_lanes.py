@@ -101,7 +101,7 @@ def test_what_a_process_gets(kit: Lanes) -> None:
     assert (kit.folder / "lane-1" / "stdout").read_text() == "said\n"
 
 
-def test_a_canary_of_the_callers_is_nowhere_in_a_lane(kit: Lanes) -> None:
+def test_devflock_C1_a_canary_of_the_callers_is_nowhere_in_a_lane(kit: Lanes) -> None:
     """Not in its environment, its files, its streams, nor in the journal or anything else of the store."""
     done = kit.run("env; cat /proc/$PPID/environ; tr '\\0' '\\n' < /proc/self/environ > env\n")
     assert done.result.state == "done"
@@ -183,7 +183,7 @@ def test_a_death_by_signal_is_told_apart_in_a_cage(kit: Lanes) -> None:
     assert (done.result.state, done.result.code, done.result.level) == ("dead", -9, "full")
 
 
-def test_L13_children_go_with_it_even_those_in_sessions_of_their_own(kit: Lanes, tmp_path: Path) -> None:
+def test_L13_devflock_B9_children_go_with_it_even_those_in_sessions_of_their_own(kit: Lanes, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     code = f"import os,signal,sys; signal.signal(15, signal.SIG_IGN); print(os.getpid(), file=open({str(pids)!r}, 'a'))"
     hold = f'{sys.executable} -c "{code}; sys.stdin.close(); import time; time.sleep(600)"'

@@ -129,7 +129,7 @@ def test_a_tool_names_the_file_it_writes() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_stream_cut_anywhere_is_no_success(name: str) -> None:
+def test_devflock_B5_a_stream_cut_anywhere_is_no_success(name: str) -> None:
     """G23: whatever part of a good run was printed, only the whole of it is one."""
     kept = json.loads((FIXTURES / f"{'claude' if name == 'glm' else name}-write.json").read_text(encoding="utf-8"))
     lines = [json.dumps(line).encode() for line in kept["lines"]]
@@ -146,7 +146,7 @@ def test_a_stream_cut_anywhere_is_no_success(name: str) -> None:
         assert not reader.ending(1, "").ok
 
 
-def test_an_answer_that_is_an_error_is_a_failure_whatever_its_subtype_says() -> None:
+def test_devflock_B5_an_answer_that_is_an_error_is_a_failure_whatever_its_subtype_says() -> None:
     reader = registry.get("claude").reader()
     reader.line(
         b'{"type":"result","subtype":"success","is_error":true,"result":"API Error: 500","api_error_status":500}'

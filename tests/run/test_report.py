@@ -223,7 +223,7 @@ def test_words_of_others_stay_words(text: str) -> None:
     assert read(text_of)[0]["Tasks"][1][1] == words.one_line(text)
 
 
-def test_what_is_unknown_is_never_nothing() -> None:
+def test_devflock_A7_what_is_unknown_is_never_nothing() -> None:
     lost = markdown.page(account("x", UNKNOWN, Cost(None, "*")))
     facts = read(lost)[1]
     assert (facts["tokens"], facts["cost"], facts["agents ran for"]) == ("unknown", "unknown", "unknown")

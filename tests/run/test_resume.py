@@ -47,7 +47,7 @@ def lands(runs: Runs, run: str) -> list[str]:
     return [line.removeprefix(f"{run}.") for line in out.split() if line.startswith(run)]
 
 
-def test_a_run_that_was_killed_goes_on_where_it_was(runs: Runs, tmp_path: Path) -> None:
+def test_devflock_A6_a_run_that_was_killed_goes_on_where_it_was(runs: Runs, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     child, run = started(runs, todo(gate), b"four: landed", "--jobs", "2")
     child.kill()

@@ -56,8 +56,8 @@ def test_the_events_tell_what_metrics_count(bench: WorkKit) -> None:
     assert process.kinds("dispatch_started")
 
 
-def test_R9_an_agent_out_of_time_is_a_death_and_its_children_end(bench: WorkKit) -> None:
-    bench.add(task("slow", "echo x > f\nsleep 300 & sleep 300", limits=Limits(seconds=0.5)))
+def test_R9_devflock_B9_an_agent_out_of_time_is_a_death_and_its_children_end(bench: WorkKit) -> None:
+    bench.add(task("slow", "echo x > f\nsetsid sleep 300 & sleep 300 & sleep 300", limits=Limits(seconds=0.5)))
     process = bench.work()
     assert bench.state("slow") == "infrastructure"
     assert bench.said("slow")["oc_rc"] == "124" and "did not end" in bench.said("slow")["note"]
@@ -83,13 +83,13 @@ def test_an_agent_that_fails_and_changes_nothing_is_a_provider_that_failed(bench
     assert bench.said("one")["oc_rc"] == "7" and bench.said("one")["note"].endswith("no credit")
 
 
-def test_an_agent_that_fails_after_a_change_is_judged_by_the_check(bench: WorkKit) -> None:
+def test_devflock_B7_an_agent_that_fails_after_a_change_is_judged_by_the_check(bench: WorkKit) -> None:
     bench.add(task("one", "echo x > f; exit 7", "test -f f"))
     bench.work()
     assert bench.state("one") == "done" and bench.said("one")["oc_rc"] == "7"
 
 
-def test_R8_a_program_that_is_missing_costs_no_attempt(bench: WorkKit) -> None:
+def test_R8_devflock_B7_a_program_that_is_missing_costs_no_attempt(bench: WorkKit) -> None:
     bench.agent.write_text("#!/nonexistent/shell\n")
     bench.add(task("one", "true"))
     began = time.monotonic()
@@ -137,15 +137,23 @@ def test_R13_a_failure_by_merit_is_said_once_and_stays(bench: WorkKit) -> None:
     bench.lawful()
 
 
-def test_R9_a_check_out_of_time_says_124(bench: WorkKit) -> None:
-    bench.add(task("one", "echo x > f", "sleep 300 & sleep 300", limits=Limits(check_seconds=0.5, attempts=1)))
+def test_R9_devflock_B9_a_check_out_of_time_says_124_and_its_children_end(bench: WorkKit) -> None:
+    bench.add(
+        task(
+            "one",
+            "echo x > f",
+            "setsid sleep 311.7 & sleep 311.7 & sleep 300",
+            limits=Limits(check_seconds=0.5, attempts=1),
+        )
+    )
     bench.work()
     said = bench.said("one")
     assert (said["fixed"], said["pytest_rc"], said["reason"]) == ("false", "124", "check_timeout")
     assert bench.leftovers() == []
+    assert subprocess.run(["pgrep", "-fx", "sleep 311.7"], capture_output=True).stdout == b""
 
 
-def test_R6_what_a_check_makes_does_not_land(bench: WorkKit) -> None:
+def test_R6_devflock_B11_what_a_check_makes_does_not_land(bench: WorkKit) -> None:
     bench.add(task("one", "echo x > f", "echo s3cret > .env; echo junk > junk; mkdir d; echo x > d/x; test -f f"))
     bench.work()
     assert sorted(bench.files()) == ["README.md", "f"]
@@ -176,7 +184,7 @@ def test_R4_B16_what_an_agent_committed_itself_lands(bench: WorkKit) -> None:
     assert len(bench.fixes("one")) == 1
 
 
-def test_B18_an_agent_that_did_nothing_has_no_evidence(bench: WorkKit) -> None:
+def test_B18_devflock_B5_an_agent_that_did_nothing_has_no_evidence(bench: WorkKit) -> None:
     bench.add(task("one", "echo 'done, see docs/result.md'", "test -f docs/result.md"))
     bench.work()
     said = bench.said("one")
@@ -280,7 +288,7 @@ def test_R8_a_full_disk_is_given_up_with_its_reason(bench: WorkKit, tmp_path: Pa
     bench.lawful()
 
 
-def test_a_change_outside_of_what_a_task_owns_goes_back_to_its_agent(bench: WorkKit) -> None:
+def test_devflock_B11_a_change_outside_of_what_a_task_owns_goes_back_to_its_agent(bench: WorkKit) -> None:
     """The first turn writes beside its paths; the second is told so, and puts it back."""
     told = 'if grep -q "not this [t]ask" "$HOME/prompt.md"; then rm stray; exit; fi'
     bench.add(task("one", f"{told}\nmkdir -p src; echo y > src/f; echo x > stray", "test -f src/f", owns=("src/**",)))

@@ -205,7 +205,7 @@ class Run:
 
 
 @pytest.mark.parametrize("number", range(RUNS))
-def test_G4_G5_G25_a_run_in_which_anything_is_killed_loses_nothing(bench: WorkKit, number: int) -> None:
+def test_G4_G5_G25_devflock_A6_a_run_in_which_anything_is_killed_loses_nothing(bench: WorkKit, number: int) -> None:
     with running(keep_bodies=True) as server:
         run = Run(bench, server, SEED * 1000 + number)
         try:

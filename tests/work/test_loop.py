@@ -42,7 +42,7 @@ def test_jobs_are_threads_of_one_worker(bench: WorkKit, tmp_path: Path) -> None:
     bench.lawful()
 
 
-def test_R25_needs_priority_and_age_order_the_tasks(bench: WorkKit) -> None:
+def test_R25_devflock_B24_needs_priority_and_age_order_the_tasks(bench: WorkKit) -> None:
     bench.add(task("late", "echo x >> log", priority=-1))
     bench.add(task("leaf", "echo x >> log", needs=("root",)), task("root", "echo x >> log"))
     bench.add(task("alone", "echo x >> log"))
@@ -59,14 +59,18 @@ def test_what_needs_a_task_that_failed_is_left_and_named(bench: WorkKit) -> None
     assert process.report["left"] == [{"task": "leaf", "state": "waiting", "why": "it needs root, which failed"}]
 
 
-def test_F19_tasks_of_a_region_are_done_one_at_a_time(bench: WorkKit, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    script = f"echo in >> {log}; sleep 0.1; echo out >> {log}; echo x > "
-    bench.add(*(task(f"t{n}", script + f"f{n}", region="one") for n in range(4)))
-    workers = [bench.start(f"w{n}") for n in range(3)]
+def test_F19_devflock_B2_tasks_of_a_region_are_done_one_at_a_time(bench: WorkKit, tmp_path: Path) -> None:
+    """Of each of two regions: by one worker with several jobs, and by others beside it."""
+    regions = ("one", "two")
+    logs = {region: tmp_path / region for region in regions}
+    for n in range(6):
+        region = regions[n % 2]
+        script = f"echo in >> {logs[region]}; sleep 0.1; echo out >> {logs[region]}; echo x > f{n}"
+        bench.add(task(f"t{n}", script, region=region))
+    workers = [bench.start(f"w{n}", jobs=1 + 2 * (n == 0)) for n in range(3)]
     assert [worker.end() for worker in workers] == [0] * 3
-    assert log.read_text().split() == ["in", "out"] * 4
-    assert {bench.state(f"t{n}") for n in range(4)} == {"done"}
+    assert [log.read_text().split() for log in logs.values()] == [["in", "out"] * 3] * 2
+    assert {bench.state(f"t{n}") for n in range(6)} == {"done"}
     bench.lawful()
 
 

@@ -169,10 +169,11 @@ class Running:
             return ""
 
     def stop(self) -> None:
-        """Ends the command with all of its process group, and removes its folder."""
+        """Ends the command with all that it started, whatever session that is in, and removes its folder."""
         if self._child is not None:
             end_group(self.pid)
             self._child.wait()
+            end_inside(self.place)
         remove_place(self.place)
 
 
@@ -192,17 +193,35 @@ def end_group(pid: int) -> None:
 
 
 def end_inside(place: str) -> list[int]:
-    """Kills the processes that work in a folder or below it; gives their ids."""
+    """Kills the processes that work in a folder or below it, or name it in their environment; gives their ids."""
     inside = os.path.realpath(place) + "/"
-    found = []
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
-        try:
-            if name.isdigit() and (os.readlink(f"/proc/{name}/cwd") + "/").startswith(inside):
-                os.kill(int(name), signal.SIGKILL)
-                found.append(int(name))
-        except OSError:
-            continue
-    return found
+    mark = os.fsencode(place)
+    ended: set[int] = set()
+    while True:
+        found = {pid for pid in _others() if pid not in ended and _is_inside(pid, inside, mark)}
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue
+        ended |= found
+        if not found:  # one that it started while it was looked for is found by now
+            return sorted(ended)
+
+
+def _others() -> list[int]:
+    listed = os.listdir("/proc") if os.path.isdir("/proc") else []
+    return [int(name) for name in listed if name.isdigit() and int(name) != os.getpid()]
+
+
+def _is_inside(pid: int, inside: str, mark: bytes) -> bool:
+    try:
+        if (os.readlink(f"/proc/{pid}/cwd") + "/").startswith(inside):
+            return True
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return mark in file.read()
+    except OSError:
+        return False
 
 
 def remove_place(place: str) -> None:
