@@ -18,7 +18,7 @@ READS_ENVIRONMENT = {"core/process.py"}
 # programs in processes of their own, which open no store: what goes into a cage or stands around a lane, the gateway
 PROGRAMS = {
     "gateway/process.py", "lane/shim.py", "lane/cage/inside.py", "lane/cage/landlock.py", "lane/cage/probe.py",
-    "lane/programs/acp_client.py", "lane/door_client.py",
+    "lane/programs/acp_client.py", "lane/door_client.py", "run/demo/cleaner.py",
 }  # fmt: skip
 
 # a program too, which follows a lane on its store's behalf when the command that started the lane has answered
