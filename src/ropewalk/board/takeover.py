@@ -14,20 +14,23 @@ from ropewalk.core.errors import CasMismatchError, FencedError
 from ropewalk.store.oplog import Move
 
 MOST = 3
-"""Is how often an attempt is taken over; one that takes its workers along more often is ended, as a death."""
+"""Is how often an attempt is taken over in one turn; one that takes its workers along more often is ended, as a death.
 
-_COUNT = "taken_over"
+An attempt that gets on to a further turn between the deaths of its workers is not what kills them.
+"""
+
+_COUNT, _TURN = "taken_over", "taken_in_turn"
 
 
-def is_open(status: Status) -> bool:
-    """Says whether an attempt may be taken over: its holder was a process of this host and boot, and is dead."""
+def is_open(status: Status, turn: int) -> bool:
+    """Says whether an attempt in a turn may be taken over: its holder was a process of this host and boot, and died."""
     found = status.claim
     if status.state != "claimed" or found is None or found.closed or not found.ours:
         return False
-    return holder.died_here(found.host) and _number(wire.fields("\n".join(found.lines)).get(_COUNT)) < MOST
+    return holder.died_here(found.host) and _count("\n".join(found.lines), turn) < MOST
 
 
-def take(board: Board, status: Status, who: As) -> Held:
+def take(board: Board, status: Status, who: As, turn: int) -> Held:
     """Takes an attempt over from who held it when it was looked at; `E_FENCED` when another was faster.
 
     What it had in a landing queue goes: nothing lands for it that its new holder does not wait for.
@@ -37,8 +40,8 @@ def take(board: Board, status: Status, who: As) -> Held:
     if found is None or content is None:
         raise FencedError(f"{status.id} is not claimed any more", task=status.id)
     text = wire.message(content)
-    count = _number(wire.fields(text).get(_COUNT)) + 1
-    text = wire.changed_claim(text, **{"host": who.host, _COUNT: str(count)})
+    count = _count(text, turn) + 1
+    text = wire.changed_claim(text, **{"host": who.host, _COUNT: str(count), _TURN: str(turn)})
     made = now_object(text)
     region = names.lock(task.region) if task.region else ""
     held = [(name, value) for name, value in tidy.belongings(board, task, found.attempt) if name != region]
@@ -51,5 +54,8 @@ def take(board: Board, status: Status, who: As) -> Held:
     return Held(task, found.attempt, worker, who.actor, made.id, text, found.life)
 
 
-def _number(text: str) -> int:
-    return int(text) if text.isdigit() and len(text) < 10 else 0
+def _count(text: str, turn: int) -> int:
+    """Gives how often an attempt was taken over in a turn, as its claim says."""
+    said = wire.fields(text)
+    found = said.get(_COUNT)
+    return int(found) if said.get(_TURN) == str(turn) and found.isdigit() and len(found) < 10 else 0

@@ -24,22 +24,29 @@ def beside(store: Store) -> str | None:
 def show_branch(store: Store, ref: str, run_id: str) -> str | None:
     """Makes the branch `ropewalk/RUN` in the repository beside the store and gives its name; None without one.
 
-    Another prefix is taken where a branch is in the way. Work tree, index, HEAD, configuration and other refs
-    stay as they are; no hook runs. A failure is a warning: the work is in the store. What goes out is durable,
-    because `repo.git` shows no ref before the log is.
+    Another prefix is taken where a branch is in the way. One of the run's that is where it should be was made by a
+    process that died before it could say so: it is fetched whole once more, since nothing of it may be on disk yet.
+    Work tree, index, HEAD, configuration and other refs stay as they are; no hook runs. A failure is a warning: the
+    work is in the store. What goes out is durable, because `repo.git` shows no ref before the log is.
     """
     there = beside(store)
     if there is None:
         return None
-    taken = set(git(there, "for-each-ref", "--format=%(refname)", "refs/heads/", timeout=60).text().splitlines())
+    said = git(there, "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads/", timeout=60).text()
+    taken = dict(line.split(" ") for line in said.splitlines())
+    head = store.ref(ref)
     for prefix, end in product(PREFIXES, ("", "-2", "-3", "-4")):
         name = f"refs/heads/{prefix}/{run_id}{end}"
-        if f"refs/heads/{prefix}" in taken or name in taken or any(t.startswith(name + "/") for t in taken):
+        is_made = name in taken and taken[name] == head
+        if f"refs/heads/{prefix}" in taken or any(t.startswith(name + "/") for t in taken):
+            continue
+        if name in taken and not is_made:
             continue
         with arrival_synced(there, name):
             done = run(
                 [git_program(), f"--git-dir={there}", "fetch", "--quiet", "--no-tags", "--no-write-fetch-head",
-                 "--no-auto-gc", "--no-recurse-submodules", store.layout.repo, f"{ref}:{name}"],
+                 "--no-auto-gc", "--no-recurse-submodules", *(["--refetch"] if is_made else []), store.layout.repo,
+                 f"{ref}:{name}"],
                 env=git_env({"GIT_CONFIG_PARAMETERS": "'core.logAllRefUpdates'='false'"}),
                 timeout=600,
             )  # fmt: skip

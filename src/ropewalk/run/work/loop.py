@@ -443,10 +443,12 @@ class _Loop:
 
     def _goes_on_here(self, status: Status) -> bool:
         """Says whether this worker can go on with a dead one's attempt: its files are here, and its agent is ours."""
-        if status.claim is None or not takeover.is_open(status) or not self._is_mine(status):
+        if status.claim is None or not self._is_mine(status):
             return False
         left, who = progress.read(self.places.of(status.claim.attempt)), self.options.pick(status.spec.task)
-        return left is not None and who is not None and left.harness == who.adapter.name
+        if left is None or who is None or left.harness != who.adapter.name:
+            return False
+        return takeover.is_open(status, left.turn)
 
     def _take_over(self) -> Attempt | None:
         """Gives an attempt that goes on here, None where there is none; another may have been faster."""
@@ -460,7 +462,7 @@ class _Loop:
                 if now is None or now.claim_id != status.claim_id or left is None or not self._goes_on_here(now):
                     continue
                 try:
-                    held = takeover.take(self.board, now, self._as(now.spec.task))
+                    held = takeover.take(self.board, now, self._as(now.spec.task), left.turn)
                 except FencedError:
                     continue
                 self.places.make(attempt)
