@@ -20,7 +20,7 @@ _LINE = re.compile(r"^(\w+)\((.*)\)\s+= (-?\d+|\?)(?:<([^>]*)>)?(.*)$")
 _FD = re.compile(r"^(\d+|AT_FDCWD)<((?:\\x[0-9a-f]{2})*)>(\(deleted\))?$")
 _STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"(?:\.\.\.)?')
 _CWD = re.compile(r"AT_FDCWD<((?:\\x[0-9a-f]{2})+)>")
-_PLAIN = ("rename", "link", "unlink", "rmdir", "mkdir", "chdir", "chmod")
+_PLAIN = ("rename", "link", "unlink", "rmdir", "mkdir", "chdir", "chmod", "truncate")
 _RESUMED = re.compile(r"^<\.\.\. \w+ resumed>")
 
 

@@ -199,6 +199,11 @@ class Disk:
         if name in ("chmod", "fchmodat"):
             node = self.at(call.place(0) if name == "fchmodat" else os.path.normpath(os.fsdecode(bytes(args[0]))))  # type: ignore[arg-type]
             return self._mode(node, args[1 if name == "chmod" else 2])
+        if name == "truncate":
+            node = self.at(os.path.normpath(os.fsdecode(bytes(args[0]))))  # type: ignore[arg-type]
+            if isinstance(node, File):
+                node.write(int(str(args[1])), None)
+            return isinstance(node, File)
         fd = args[0] if isinstance(args[0], tuple) else ("", "")
         node = self.at(fd[1])
         if node is None:
@@ -212,6 +217,12 @@ class Disk:
             assert isinstance(node, File | Folder)
             node.sync(failed=call.result < 0)
             return True
+        if name == "fallocate":
+            assert args[1] == "0", f"this fallocate is not modelled: {args}"
+            more = int(str(args[2])) + int(str(args[3])) - len(node.seen) if isinstance(node, File) else 0
+            if isinstance(node, File) and more > 0:
+                node.write(len(node.seen), bytes(more))
+            return more > 0
         assert name in ("write", "pwrite64", "ftruncate", "lseek", "sendfile"), f"{name} is not modelled: {args}"
         if not isinstance(node, File):
             return False
@@ -306,8 +317,10 @@ def _load(path: Path) -> Folder:
             node = Link(os.fsencode(os.readlink(entry.path)))
         elif entry.is_dir():
             node = _load(Path(entry.path))
-        else:
+        elif entry.is_file():
             node = File(Path(entry.path).read_bytes(), entry.stat().st_mode & 0o777)
+        else:
+            continue  # a socket holds nothing
         found.seen[entry.name] = node
     found.durable = dict(found.seen)
     return found

@@ -28,6 +28,8 @@ SRC = Path(__file__).parents[2] / "src" / "ropewalk"
 HELPERS = {"sync_packs", "secure_packs", "build_index", "arrival_synced", "sync_file_system"}
 """Functions outside core/durable.py that make something durable for whoever calls them."""
 _FSYNC, _FLUSH = {"fsync", "fdatasync"}, {"flush", "vouch"}
+_WORDS = {"sync", "durabl", "build_index", *_FLUSH}
+"""Are words of which a file that syncs has one, so that few are parsed."""
 
 
 @functools.cache
@@ -37,10 +39,14 @@ def sites() -> dict[str, int]:
         return json.loads(Path(known).read_text())  # type: ignore[no-any-return]
     found: dict[str, int] = {}
     tree = ast.parse((SRC / "core" / "durable.py").read_text(encoding="utf-8"))
-    durable = {name for name, _ in _calls(tree) if name not in ("", "write_all")}
+    durable = {name for name, _ in _calls(tree) if name not in ("", "write_all", "put")}
     for path in sorted(SRC.rglob("*.py")):
-        own = _imported(path, durable) if path.name != "durable.py" else durable
-        for function, calls in _calls(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if not any(word in text for word in _WORDS):
+            continue
+        tree = ast.parse(text)
+        own = _imported(tree, durable) if path.name != "durable.py" else durable
+        for function, calls in _calls(tree):
             lines = sorted(call.lineno for call in calls if _syncs(call, own, durable))
             for number, line in enumerate(lines, 1):
                 found[f"{path.relative_to(SRC)}:{function}:{number}"] = line
@@ -62,9 +68,8 @@ def _calls(node: ast.AST, name: str = "") -> Iterator[tuple[str, list[ast.Call]]
     yield name, own
 
 
-def _imported(path: Path, durable: set[str]) -> set[str]:
+def _imported(tree: ast.AST, durable: set[str]) -> set[str]:
     """Gives the functions that a file imports from core/durable.py by their own names."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     froms = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module == "ropewalk.core.durable"]
     return {alias.name for n in froms for alias in n.names} & durable
 
@@ -72,7 +77,10 @@ def _imported(path: Path, durable: set[str]) -> set[str]:
 def _syncs(call: ast.Call, own: set[str], durable: set[str]) -> bool:
     """Says whether a call asks for a sync."""
     what = call.func
-    if any(k.arg == "sync" and not (isinstance(k.value, ast.Constant) and not k.value.value) for k in call.keywords):
+    said = {k.arg: not isinstance(k.value, ast.Constant) or bool(k.value.value) for k in call.keywords}
+    if not said.get("durably", True):
+        return False
+    if said.get("sync"):
         return True
     if isinstance(what, ast.Name):
         return what.id in own | HELPERS
@@ -138,6 +146,14 @@ def tell() -> None:
     _wrap(wrapped)
 
 
+def begin(how: str) -> None:
+    """Leaves a site's syncs out of this process, or with `--tell` makes them name their sites."""
+    if how == "--tell":
+        tell()
+    else:
+        leave_out(how)
+
+
 def _wrap(wrapped: Callable[[Callable[[Any], None]], Callable[[Any], None]]) -> None:
     """Puts something around every sync of this process."""
     from ropewalk.workspace import mounts
@@ -190,12 +206,10 @@ def meet(where: str, argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--tell":
-        tell()
-    elif sys.argv[1].startswith("--die"):
+    if sys.argv[1].startswith("--die"):
         die(sys.argv[1].partition("=")[2])
     else:
-        leave_out(sys.argv[1])
+        begin(sys.argv[1])
     if other := os.environ.pop("RWTEST_MEET", ""):
         meet(*json.loads(other))
     from ropewalk.cli.main import main

@@ -91,6 +91,14 @@ class World:
         end = words.index("--") if "--" in words else len(words)
         return [*words[:end], "--store", str(self.store), "--as", AGENT, *words[end:]]
 
+    def played(self, *words: str) -> list[str]:
+        """Gives the argv of a part (see parts.py) that tells its sites, or leaves one out."""
+        return [sys.executable, "-m", "tests.power.parts", self.skip or "--tell", *words]
+
+    def part(self, *words: str) -> str:
+        """Plays a part, traced, and gives what it answered."""
+        return self.trace(self.played(*words))[0].decode().strip()
+
     def plain(self, *words: str, ok: bool = True) -> Any:
         """Runs a command that is not traced and gives its result, or its error where it must fail."""
         argv = [sys.executable, "-m", "ropewalk.cli.main", *self._told(words)]

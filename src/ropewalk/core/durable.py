@@ -42,14 +42,14 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[done:]
 
 
-def make_folders(path: str) -> None:
-    """Makes a folder and those above it that are missing; their names are durable then."""
+def make_folders(path: str, mode: int = 0o777) -> None:
+    """Makes a folder with a mode, and those above it that are missing; their names are durable then."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(path)
     make_folders(above)
     try:
-        os.mkdir(path)
+        os.mkdir(path, mode)
     except FileExistsError:
         if not os.path.isdir(path):
             raise

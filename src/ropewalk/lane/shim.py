@@ -51,20 +51,16 @@ def started(pid: int) -> str:
         return file.read().rsplit(b")", 1)[1].split()[19].decode()
 
 
-def put(folder: str, name: str, text: str, *, durable: bool = False) -> None:
-    """Puts a file in place, whole, and on disk if asked."""
+def put(folder: str, name: str, text: str) -> None:
+    """Puts a file in place, whole, for whoever reads it while the host is up.
+
+    A power loss may take it, as it may take the streams that tell what the agent did: how a lane ended is promised when
+    it is in the store, and a lane that was not yet noted there counts as dead.
+    """
     path = os.path.join(folder, name)
     with open(path + ".new", "w") as file:
         file.write(text)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
     os.replace(path + ".new", path)
-    if not durable:
-        return
-    fd = os.open(folder, os.O_RDONLY)
-    os.fsync(fd)
-    os.close(fd)
 
 
 def adopt_orphans() -> None:
@@ -116,7 +112,7 @@ class Shim:
         self.folder = folder
         with open(os.path.join(folder, "launch.json")) as file:
             self.launch = parsed(file.read())
-        self.input = -1
+        self.input = self.wake = -1
         self.child = 0
         self.began = time.monotonic()
         self.pending = bytearray()
@@ -153,7 +149,6 @@ class Shim:
             os.close(fd)
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()
-        # it says nothing after a boot, and needs no sync
         put(self.folder, "proc.json", f'{{"pid": {os.getpid()}, "start": "{started(os.getpid())}", "boot": "{boot}", '
             f'"child": {self.child}, "at": {time.time()}}}')  # fmt: skip
 
@@ -168,16 +163,19 @@ class Shim:
         self.listening.listen(8)
         self.poll.register(self.listening.fileno(), select.POLLIN)
 
-    def run(self) -> None:
-        """Waits for the agent's end, and does what is asked meanwhile."""
-        wake, woken = os.pipe()
-        os.set_blocking(wake, False)
+    def heed(self) -> None:
+        """Takes signals from here on; one that is to end the shim ends the agent, whose end is written down."""
+        self.wake, woken = os.pipe()
+        os.set_blocking(self.wake, False)
         os.set_blocking(woken, False)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda got, frame: None)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda got, frame: self.end(signal.SIGKILL))
-        self.poll.register(wake, select.POLLIN)
+        self.poll.register(self.wake, select.POLLIN)
+
+    def run(self) -> None:
+        """Waits for the agent's end, and does what is asked meanwhile."""
         while True:
             while True:
                 try:
@@ -198,9 +196,9 @@ class Shim:
                         self.answer(made)
                     finally:
                         made.close()
-                elif ready == wake:
+                elif ready == self.wake:
                     try:
-                        os.read(wake, 4096)
+                        os.read(self.wake, 4096)
                     except BlockingIOError:
                         pass
 
@@ -271,7 +269,7 @@ class Shim:
                     pass
         code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         seconds = round(time.monotonic() - self.began, 3)
-        put(self.folder, "exit.json", f'{{"code": {code}, "seconds": {seconds}, "at": {time.time()}}}', durable=True)
+        put(self.folder, "exit.json", f'{{"code": {code}, "seconds": {seconds}, "at": {time.time()}}}')
 
 
 def main(argv: list[str]) -> int:
@@ -286,6 +284,7 @@ def main(argv: list[str]) -> int:
     shim = Shim(folder)
     shim.start()
     shim.listen()
+    shim.heed()  # before anybody is told that it is there, and may end it
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)

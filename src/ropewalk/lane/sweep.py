@@ -124,7 +124,7 @@ def archive(lane: Lane, folder: str) -> str | None:
         return path if os.path.isfile(path) else None
     part = f"{path}.{os.getpid()}-{threading.get_ident()}"
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        durable.make_folders(folder, mode=0o700)
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as packed:
             for name in sorted(os.listdir(record.folder)):
@@ -133,6 +133,7 @@ def archive(lane: Lane, folder: str) -> str | None:
                     packed.add(place, arcname=name, recursive=False)
         durable.sync(part)
         os.replace(part, path)
+        durable.sync(folder)
     except (OSError, tarfile.TarError) as error:
         if os.path.exists(part):
             os.unlink(part)

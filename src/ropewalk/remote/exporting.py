@@ -19,7 +19,7 @@ from ropewalk.remote.transport import Place
 from ropewalk.store.revisions import peel
 from ropewalk.store.store import Store, need_ref
 
-_TAGS = "refs/tags/"
+_TAGS, _PACKED = "refs/tags/", "packed-refs"
 _TOTAL = re.compile(rb"Total (\d+)")
 _LOST = ("non-fast-forward", "fetch first", "stale info")
 _NOT_SET = ("cannot lock ref", "failed to update ref")
@@ -160,7 +160,7 @@ def _git_dir(there: Place) -> str:
 
 @contextmanager
 def arrival_synced(git_dir: str | None, ref: str) -> Iterator[None]:
-    """Makes durable what git writes meanwhile of a ref and its objects into a repository on this host.
+    """Makes durable what git writes meanwhile of a ref and its objects, or takes away, in a repository on this host.
 
     git leaves it to that repository's settings which files it syncs, and never syncs a folder.
     """
@@ -172,7 +172,7 @@ def arrival_synced(git_dir: str | None, ref: str) -> Iterator[None]:
         with open(named, encoding="utf-8", errors="surrogateescape") as file:
             common = os.path.normpath(os.path.join(git_dir, file.read().strip()))
     try:
-        before = _objects_there(common)
+        before, packed = _objects_there(common), _written(common)
         yield
         for folder, names in _objects_there(common).items():
             if fresh := names - before.get(folder, frozenset()):
@@ -184,8 +184,19 @@ def arrival_synced(git_dir: str | None, ref: str) -> Iterator[None]:
             if os.path.exists(path):
                 durable.sync(path)
             path = os.path.dirname(path)
+        if _written(common) != packed:
+            durable.sync(common)  # a packed ref went: our git has synced the new file, and no name
     except OSError as error:
         raise os_error(error, "sync of the destination") from None
+
+
+def _written(common: str) -> tuple[int, int] | None:
+    """Gives which file a repository has of packed refs, and of when; None where there is none."""
+    try:
+        there = os.stat(os.path.join(common, _PACKED))
+    except FileNotFoundError:
+        return None
+    return there.st_ino, there.st_mtime_ns
 
 
 def _objects_there(common: str) -> dict[str, frozenset[str]]:

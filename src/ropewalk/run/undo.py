@@ -177,7 +177,6 @@ def _holders(board: Board, store: Store, commit: str, but: str) -> list[str]:
     if not isinstance(board, LocalBoard):
         refs = [one for one in board.below(names.HEADS) if one[0] != but]
         return [short_ref(ref) for ref, oid in refs[:_LISTED] if board.on_target([commit], oid)]
-    store.flush()
     listed = store.git(
         "for-each-ref", "--format=%(refname)", f"--contains={commit}", "refs/heads/", "refs/remotes/", timeout=600
     )  # fmt: skip
@@ -237,7 +236,6 @@ def _push(
         if check is not None:
             _check(store, commit, check)
         adoption.secure(store, commit)
-        store.flush()
         store.expose()
         if isinstance(board, RemoteBoard):
             board.lend(f"{store.layout.repo}/objects")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import again, beside, damage, others, packs, workspaces, writes
+from . import again, beside, damage, others, packs, runs, workspaces, writes
 from .base import STORIES
 
-__all__ = ["STORIES", "again", "beside", "damage", "others", "packs", "workspaces", "writes"]
+__all__ = ["STORIES", "again", "beside", "damage", "others", "packs", "runs", "workspaces", "writes"]

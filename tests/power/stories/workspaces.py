@@ -1,17 +1,14 @@
-"""Workspaces, and runs."""
+"""Workspaces."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 from ropewalk.core.errors import WorkspaceDamagedError, WorkspaceGoneError
-from ropewalk.store import layout
 from ropewalk.store.store import Store
 
 from ..world import AGENT, Promise, World
-from .base import MAIN, content, exported, key, source, started, story
+from .base import MAIN, content, key, started, story
 
 
 @story
@@ -78,8 +75,7 @@ def shared_tree(folder: Path, skip: str) -> World:
     world.promises("start", refs={MAIN: world.commit("deep/er/pages.txt", text, "--advance", "main",
                                                      run=world.plain)})  # fmt: skip
     world.watch()
-    argv = [sys.executable, "-m", "tests.power.shared", skip or "--tell", str(world.store), str(world.top / "shared")]
-    place = Path(world.trace(argv)[0].decode().strip())
+    place = Path(world.part("shared_tree", str(world.store), str(world.top / "shared")))
     files = {path.relative_to(place): path.read_bytes() for path in place.rglob("*") if path.is_file()}
     assert Path("tree/deep/er/pages.txt") in files
 
@@ -88,31 +84,4 @@ def shared_tree(folder: Path, skip: str) -> World:
         return [f"the shared tree lacks {name}" for name in torn] if place.exists() else []
 
     world.promises("shared tree", checks=[is_whole])
-    return world
-
-
-@story
-def run(folder: Path, skip: str) -> World:
-    """A run in a repository: its report is there, and its branch."""
-    world = World(folder, skip, init=False)
-    there = source(world.top / "project", {"f": "f\n"})
-    world.store = there / ".git" / "ropewalk"
-    world.plain("init", str(there))
-    world.promise = world.promise._replace(store=True)
-    script = '```script\n[{"put": "one.txt", "text": "1"}]\n```\n'
-    task = {"id": "one", "prompt": script, "check": "test -e one.txt"}
-    (world.folder / "tasks.json").write_text(json.dumps({"tasks": [task]}))
-    world.watch()
-    done = world.run("run", "--tasks", str(world.folder / "tasks.json"), "--harness", "scripted")
-    name = done["id"]
-
-    def reported(w: World) -> list[str]:
-        from ropewalk.run import report
-
-        found = report.load(layout.Layout(str(w.store)), name)
-        return [] if found.state == "done" and found.landed == 1 else [f"the report says {found.state}"]
-
-    branch = f"refs/heads/{done['branch']}"
-    world.promises("run", refs={f"refs/heads/run/{name}": done["head"]},
-                   checks=[reported, exported(there / ".git", done["head"], branch)])  # fmt: skip
     return world

@@ -167,8 +167,7 @@ class Holder:
         ready = batch.ready()
         if not ready:
             return
-        self.store.flush()
-        self.store.expose()
+        self.store.expose()  # without a sync: what it says is the server's to keep, and nothing was promised here
         why: CasMismatchError | None = None
         for _ in range(_REBUILDS):
             if any(entry.ref == self.mine.ref for entry, _ in ready):

@@ -102,8 +102,7 @@ class _Wait:
             return before
         tree = self.store.objects.commit(change.change).tree
         wanted = Wanted(change.change, tree, change.base, change.command, change.seconds, change.outcome)
-        self.store.flush()
-        self.store.expose()
+        self.store.expose()  # without a sync: who lands it takes it from the server
         board.lend(os.path.join(self.store.layout.repo, "objects"))
         try:
             with self.lease.still() as held:
