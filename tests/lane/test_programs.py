@@ -255,6 +255,27 @@ def test_L25_a_session_is_resumed_by_its_id(name: str) -> None:
     assert any("0198-session" in word for word in launch.argv)
 
 
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("claude", [b"'CLAUDE_CODE_MAX_CONTEXT_TOKENS': '32768'", b"'CLAUDE_CODE_MAX_OUTPUT_TOKENS': '8192'"]),
+        ("codex", [b"model_context_window = 32768"]),
+        ("opencode", [b'"context": 32768', b'"output": 8192']),
+        ("pi", [b'"contextWindow": 32768', b'"maxTokens": 8192']),
+        ("grok", [b"context_window = 32768"]),
+    ],
+)
+def test_devflock_B28_a_program_is_told_how_much_its_model_bears(name: str, known: list[bytes]) -> None:
+    adapter = registry.get(name)
+    endpoint = Endpoint("http://127.0.0.1:8099", "token", adapter.wires[0], window=32_768)
+    start = Start("hi", "/lane/prompt.md", "/work/a", "/lane", endpoint, "some-model")
+    told = adapter.launch(start)
+    said = repr(told.env).encode() + b"".join(told.files.values())
+    assert [one for one in known if one not in said] == []
+    unknown = adapter.launch(start._replace(endpoint=endpoint._replace(window=0)))
+    assert b"32768" not in repr(unknown.env).encode() + b"".join(unknown.files.values())
+
+
 def test_an_effort_is_passed_where_the_program_has_one() -> None:
     for effort in ("low", "medium", "high", "max"):
         assert launched(registry.get("claude"), effort=effort).env["CLAUDE_CODE_EFFORT_LEVEL"] == effort

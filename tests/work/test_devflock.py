@@ -12,10 +12,13 @@ import pytest
 from tests.work.workkit import WorkKit, task
 
 from ropewalk.lane import journal
+from ropewalk.lane.programs import registry
 from ropewalk.lane.programs.plain import Scripted
 from ropewalk.plan.task import Limits, Task
+from ropewalk.run.turn import Before
 from ropewalk.run.work import loop
 from ropewalk.run.work.options import Options
+from ropewalk.run.work.sessions import Sessions
 from storekit import STOCK, stock
 
 
@@ -78,6 +81,54 @@ def test_devflock_B24_a_thread_that_waits_hears_at_once_that_a_task_ended(
     assert len(journal.lanes(bench.kit.store)) == 3
 
 
+_CLAUDE = """#!/bin/sh
+test "$1" != --version || { echo '2.1.332 (Claude Code)'; exit; }
+read -r prompt
+n=$(cat LOG/n 2>/dev/null || echo 0); n=$((n + 1)); echo $n > LOG/n
+echo "$*" > LOG/words$n; printf '%s\\n' "$prompt" > LOG/prompt$n
+say() { echo "{\\"type\\":\\"result\\",\\"session_id\\":\\"s$n\\",$1}"; }
+case $n in
+1) echo half > f; say '"subtype":"success","is_error":false,"result":"done"' ;;
+2) say '"subtype":"success","is_error":true,"api_error_status":400,"result":"API Error: 400 prompt is too long"'
+   exit 1 ;;
+3) echo whole > f; say '"subtype":"success","is_error":false,"result":"done"' ;;
+esac
+"""
+
+
+def test_devflock_B28_a_session_that_is_too_large_is_begun_anew_and_costs_no_try(
+    bench: WorkKit, tmp_path: Path
+) -> None:
+    """Its check fails, its second turn finds the session full, and a new one is told all of the task."""
+    program, log = tmp_path / "bin" / "claude", tmp_path / "log"
+    log.mkdir()
+    program.parent.mkdir()
+    program.write_text(_CLAUDE.replace("LOG", str(log)))
+    program.chmod(0o755)
+    bench.add(Task("one", "grep -q whole f", description="Make it whole.", limits=Limits(attempts=2)))
+    events: list[tuple[str, dict[str, Any]]] = []
+    options = Options(
+        "w1", registry.get("claude"), {"PATH": f"{program.parent}:/usr/bin:/bin"}, str(tmp_path / "data"),
+        threading.Event(), lambda kind, **facts: events.append((kind, facts)), until_empty=True, seconds=60.0,
+    )  # fmt: skip
+    (end,) = loop.work(bench.board, bench.kit.store, options).tasks
+    assert (end.how, end.turns) == ("landed", 2), (end, events)
+    words = [(log / f"words{n}").read_text() for n in (1, 2, 3)]
+    assert ["--resume s1" in one for one in words] == [False, True, False] and "--resume" not in words[2]
+    told = (log / "prompt3").read_text()
+    assert "too large for its model" in told and "Make it whole." in told and "attempt 2 of 2" in told
+    assert [kind for kind, _ in events].count("session_full") == 1
+
+
 def script(*steps: dict[str, Any]) -> str:
     """Gives the script of a scripted agent as a prompt has it."""
     return f"```script\n{msgspec.json.encode({'steps': list(steps)}).decode()}\n```"
+
+
+def test_devflock_B28_a_session_is_gone_on_with_only_where_its_model_bears_more(tmp_path: Path) -> None:
+    kept = Sessions(str(tmp_path / "kept"))
+    for context, window, good in ((20_000, 32_768, False), (16_000, 32_768, True), (20_000, 0, True)):
+        (tmp_path / f"lane-{context}-{window}" / "home").mkdir(parents=True)
+        before = Before(str(tmp_path / f"lane-{context}-{window}"), "s1")
+        assert kept.keep("r", "claude", before, context, window) is good
+        assert (kept.take("r", "claude", str(tmp_path / f"into-{context}-{window}")) is not None) is good

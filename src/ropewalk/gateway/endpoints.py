@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -174,6 +174,11 @@ def _login(name: str, one: Endpoint, env: Mapping[str, str], known: Mapping[str,
         words = ", ".join(known) or f"{FILE} has none"
         raise InvalidError(f"endpoint {name}: there is no {one.auth!r}", hint=words)
     return msgspec.structs.replace(found, refresh_url=one.refresh_url)
+
+
+def window(upstreams: Mapping[str, Upstream], names: Iterable[str]) -> int:
+    """Gives how many tokens of context each of some endpoints bears, 0 where none says so."""
+    return min((upstreams[name].window for name in names if name in upstreams and upstreams[name].window), default=0)
 
 
 def fitting(

@@ -22,13 +22,15 @@ class Endpoint(NamedTuple):
     """Is where a program's model traffic goes: base URL without a path of the format's, a token, and the format.
 
     With `login` the provider knows the program by its own login, which the gateway has: the program gets one that is
-    made up, with the token in the place of the real ones (G11).
+    made up, with the token in the place of the real ones (G11). `window` is how many tokens its models bear, as the
+    provider was found to say; 0 where that is not known.
     """
 
     url: str
     token: str
     wire: Wire
     login: bool = False
+    window: int = 0
 
 
 class McpServer(NamedTuple):

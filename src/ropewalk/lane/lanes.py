@@ -241,7 +241,7 @@ def start(
             wish.caller, _room(store, wish, bool(token), uid) if wish.level != "none" else None, wish.model,
             wish.effort, session, "" if session else str(uuid.uuid4()), wish.servers, kept.gateway, token, port,
             wish.extra, wish.limits, wish.waits, wish.script, wish.files, identity.names(store.layout, wish.agent),
-            bool(fit) and wish.upstreams[fit[0]].login is not None,
+            bool(fit) and wish.upstreams[fit[0]].login is not None, endpoints.window(wish.upstreams, fit),
         )  # fmt: skip
         if wish.door is not None and door.is_reachable(order):
             who = Who(wish.id, wish.agent, wish.folder, wish.run, wish.task, wish.region, wish.target)

@@ -29,7 +29,7 @@ class Order(NamedTuple):
     `extra` further variables; `caller` is the environment of whoever asks, of which an allow-list goes on. `files` are
     put into its home. `gateway` is the gateway's folder, with `token` for this lane; without one the program reaches
     its provider by itself. `named` are the name and the address of its commits, the agent's own without them.
-    `login` says that the gateway sends by the program's own login.
+    `login` says that the gateway sends by the program's own login, `window` how many tokens its endpoints bear.
     """
 
     id: str
@@ -57,6 +57,7 @@ class Order(NamedTuple):
     files: Mapping[str, bytes] = {}
     named: tuple[str, str] = ("", "")
     login: bool = False
+    window: int = 0
 
 
 class Prepared(NamedTuple):
@@ -145,7 +146,7 @@ def _endpoint(order: Order) -> Endpoint | None:
         return None
     bridged = order.level == "full" and order.room is not None and order.room.network == "gateway"
     port = rooms.BRIDGE_PORT if bridged else order.port
-    return Endpoint(f"http://127.0.0.1:{port}", order.token, order.adapter.wires[0], order.login)
+    return Endpoint(f"http://127.0.0.1:{port}", order.token, order.adapter.wires[0], order.login, order.window)
 
 
 def _put(path: str, data: bytes) -> None:

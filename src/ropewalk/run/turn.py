@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ropewalk.core.errors import BudgetError, CassetteMissError, RopewalkError, os_error
+from ropewalk.gateway import endpoints
 from ropewalk.gateway.budget import Cap
 from ropewalk.gateway.settings import Tape, Upstream
 from ropewalk.gateway.tokens import Tokens
@@ -58,6 +59,11 @@ class Ways(NamedTuple):
     caps: Mapping[str, Cap] | None = None
     watch: Watch | None = None
     checks: Cage | None = None
+
+    @property
+    def window(self) -> int:
+        """Gives how many tokens of context all of its endpoints bear, 0 where that is not known."""
+        return endpoints.window(self.upstreams, self.named or tuple(self.upstreams))
 
 
 class Turn(NamedTuple):
@@ -212,6 +218,11 @@ def how(done: Outcome) -> str:
     if state == "failed" and reason.startswith("timeout"):
         return "timeout"
     return {"cancelled": "stopped", "dead": "died", "failed": "done"}.get(state, state)
+
+
+def is_full(done: Outcome) -> bool:
+    """Says whether a turn ended because its session holds more than its model bears."""
+    return not done.lane.ending.ok and done.lane.ending.reason == "context_full"
 
 
 def code(done: Outcome) -> int:

@@ -8,7 +8,7 @@ import msgspec
 
 from ropewalk.gateway.tokens import Tokens
 from ropewalk.lane.adapter import Event, Launch, Start
-from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, json_file, number, part, said
+from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, json_file, number, part, said, sizes
 
 _SERVERS, _LOGIN = "servers.json", "claude/.credentials.json"
 _NEVER = 4_102_444_800_000
@@ -47,6 +47,9 @@ class Claude(Program):
             env["IS_SANDBOX"] = "1"
         if start.endpoint is not None:
             env["ANTHROPIC_BASE_URL"] = start.endpoint.url
+            if start.endpoint.window:  # it takes a model that it does not know for one of a million tokens
+                window, output = sizes(start)
+                env |= {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(window), "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(output)}
             if not start.endpoint.login:
                 env["ANTHROPIC_API_KEY"] = start.endpoint.token
         if start.effort in _EFFORT:

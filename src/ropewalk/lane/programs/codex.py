@@ -44,6 +44,8 @@ class Codex(Program):
         env = {"CODEX_HOME": home}
         if start.endpoint is not None:
             lines += ['model_provider = "ropewalk"']
+            if start.endpoint.window:
+                lines.append(f"model_context_window = {start.endpoint.window}")
             if not start.endpoint.login:
                 env["ROPEWALK_LANE_TOKEN"] = start.endpoint.token
         lines += ["[features]", "apps = false"]  # they are asked for at ChatGPT itself

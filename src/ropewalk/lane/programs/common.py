@@ -95,6 +95,12 @@ def asked(start: Start, most: int) -> str:
     )
 
 
+def sizes(start: Start) -> tuple[int, int]:
+    """Gives how many tokens the context of the program's model has, and how many of them its answers may have."""
+    window = start.endpoint.window if start.endpoint is not None else 0
+    return (window, min(16_000, window // 4)) if window else (200_000, 16_000)
+
+
 def json_file(value: Any) -> bytes:
     """Gives a JSON file's content."""
     return msgspec.json.format(msgspec.json.encode(value))

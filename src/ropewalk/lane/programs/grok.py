@@ -6,7 +6,7 @@ from typing import Any
 
 from ropewalk.gateway.tokens import Tokens
 from ropewalk.lane.adapter import Event, Launch, Start
-from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, number, part, said, toml_text
+from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, number, part, said, sizes, toml_text
 
 _EFFORT = {"low": "low", "medium": "medium", "high": "high", "max": "xhigh"}
 _BACKENDS = {"chat": "chat_completions", "responses": "responses", "anthropic": "messages"}
@@ -39,7 +39,7 @@ class Grok(Program):
             base = start.endpoint.url + ("" if start.endpoint.wire == "anthropic" else "/v1")
             lines += [f"[model.{toml_text(model)}]", f"model = {toml_text(model)}", f"base_url = {toml_text(base)}",
                       'env_key = "ROPEWALK_LANE_TOKEN"', f'api_backend = "{_BACKENDS[start.endpoint.wire]}"',
-                      "context_window = 200000", "max_retries = 1"]  # fmt: skip
+                      f"context_window = {sizes(start)[0]}", "max_retries = 1"]  # fmt: skip
         for one in start.servers:
             lines += [f"[mcp_servers.{one.name}]", f"url = {toml_text(one.url)}"]
             if one.headers:

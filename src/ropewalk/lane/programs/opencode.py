@@ -6,7 +6,7 @@ from typing import Any
 
 from ropewalk.gateway.tokens import Tokens
 from ropewalk.lane.adapter import Event, Launch, Start
-from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, json_file, number, part, said
+from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, json_file, number, part, said, sizes
 
 
 class Opencode(Program):
@@ -34,7 +34,7 @@ class Opencode(Program):
         }
         if start.endpoint is not None:
             package = "@ai-sdk/anthropic" if start.endpoint.wire == "anthropic" else "@ai-sdk/openai-compatible"
-            limit = {"context": 200_000, "output": 16_000}
+            limit = dict(zip(("context", "output"), sizes(start), strict=True))
             settings |= {
                 "model": f"ropewalk/{model}", "small_model": f"ropewalk/{model}", "enabled_providers": ["ropewalk"],
                 "provider": {"ropewalk": {

@@ -6,7 +6,7 @@ from typing import Any
 
 from ropewalk.gateway.tokens import Tokens
 from ropewalk.lane.adapter import Event, Launch, Start
-from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, json_file, number, part, said
+from ropewalk.lane.programs.common import LINE, JsonReader, Program, asked, json_file, number, part, said, sizes
 
 _EFFORT = ("low", "medium", "high", "max")
 
@@ -38,9 +38,10 @@ class Pi(Program):
         if start.endpoint is not None:
             env["ROPEWALK_LANE_TOKEN"] = start.endpoint.token
             chat = start.endpoint.wire != "anthropic"
+            window, output = sizes(start)
             nothing = dict.fromkeys(("input", "output", "cacheRead", "cacheWrite"), 0)
             known = {"id": model, "name": model, "reasoning": start.effort in _EFFORT, "input": ["text"],
-                     "contextWindow": 200_000, "maxTokens": 16_000, "cost": nothing}  # fmt: skip
+                     "contextWindow": window, "maxTokens": output, "cost": nothing}  # fmt: skip
             provider = {"baseUrl": start.endpoint.url + ("/v1" if chat else ""), "models": [known],
                         "api": "openai-completions" if chat else "anthropic-messages",
                         "apiKey": "$ROPEWALK_LANE_TOKEN"}  # fmt: skip

@@ -206,7 +206,7 @@ class Attempt:
             if self._merits >= limit or self._replies > 1:
                 return self._fail(result)
             self._merits += 1
-            text = self._next_prompt(result, task, self._merits, limit)
+            text = prompt.after(result.how, result.rc, result.words, task, self._merits, limit)
             report = self._patiently(self._rebase)
             if report is not None:
                 text = f"{prompt.conflict_words(report)}\n\n{text}"
@@ -242,13 +242,6 @@ class Attempt:
             return collect.check_reply(text, self.task.reply)[0]
         return collect.fields_of(text)
 
-    def _next_prompt(self, result: Result, task: str, turn: int, of: int) -> str:
-        if result.how == "refused":
-            return prompt.after_refusal(result.words, task, turn, of)
-        if result.how == "unchanged":
-            return prompt.after_nothing(result.rc, result.words, task, turn, of)
-        return prompt.after_failure(result.rc, result.words, task, turn, of)
-
     def _dispatch(self, text: str, report: dict[str, Any] | None) -> limits.Name | None:
         """Runs one turn of the agent; raises unless it came to an end that says something.
 
@@ -265,7 +258,7 @@ class Attempt:
             if result is not None:
                 self._count(result)
             self._cut += 1
-            text = text if result is None else prompt.after_cut(text)
+            text = text if result is None else self._anew(result, text)
             result = self._begun(text, report)
         self._count(result)
         how, self._agent_rc = turns.how(result), turns.code(result)
@@ -305,12 +298,19 @@ class Attempt:
                 self._tell("limit_uncounted", limit=name)
 
     def _is_cut_off(self, done: Done) -> bool:
-        """Says whether a turn is to go on in its agent's session, because the lane's shim is gone and it is not over.
+        """Says whether a turn is not over: its lane's shim is gone, or its session is larger than its model bears.
 
-        An agent without sessions begins anew, as the heir's.
+        An agent without sessions whose shim is gone begins anew, as the heir's.
         """
-        gone = turns.how(done) == "died" and done.lane.exit is None
-        return gone and self._before is not None and self._cut < CUTS and not self.lease.stop.is_set()
+        gone = turns.how(done) == "died" and done.lane.exit is None and self._before is not None
+        return (gone or turns.is_full(done)) and self._cut < CUTS and not self.lease.stop.is_set()
+
+    def _anew(self, done: Done, text: str) -> str:
+        if not turns.is_full(done):
+            return prompt.after_cut(text)
+        self._before = None  # what it holds is too much for its model
+        self._tell("session_full", turn=self.turns)
+        return prompt.after_full(text)
 
     def _begun(self, text: str, report: dict[str, Any] | None) -> Done:
         self._note(text, report)
@@ -522,7 +522,8 @@ class Attempt:
         """Removes the workspace and the folder; what did not land is archived, what did may be gone on from."""
         if self._landed and self._before is not None and self._done is not None:
             context = self._done.result.context
-            self.bench.sessions.keep(self.task.region, self.pick.adapter.name, self._before, context)
+            window = self.options.ways.window
+            self.bench.sessions.keep(self.task.region, self.pick.adapter.name, self._before, context, window)
         try:
             drop(self.store, self.attempt, self.bench.actor, keep=not self._landed)
             self.bench.places.remove(self.attempt)

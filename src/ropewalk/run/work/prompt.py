@@ -53,6 +53,13 @@ def message(task: Task, attempt: str) -> str:
     return f"fix {task.id}\n\n{task.name}\n\nAttempt: {attempt}\n"
 
 
+def after(how: str, rc: int, words: str, task: str, turn: int, of: int) -> str:
+    """Gives the prompt of a further turn after one whose change did not land."""
+    if how == "refused":
+        return after_refusal(words, task, turn, of)
+    return (after_nothing if how == "unchanged" else after_failure)(rc, words, task, turn, of)
+
+
 def after_failure(rc: int, words: str, task: str, turn: int, of: int) -> str:
     """Gives the prompt after the check failed, with its output and the whole task."""
     how = "did not end in its time" if rc == 124 else f"ended with {rc}"
@@ -84,6 +91,12 @@ def after_refusal(words: str, task: str, turn: int, of: int) -> str:
 def after_cut(text: str) -> str:
     """Gives the prompt for an agent that was cut off in the middle of its turn, and goes on in its session."""
     words = "You were cut off before you came to an end. What you did so far is in the tree; go on with it."
+    return text if text.startswith(words) else f"{words}\n\n{text}"
+
+
+def after_full(text: str) -> str:
+    """Gives the prompt for an agent that begins a new session, because the one before had grown too large."""
+    words = "The session before was too large for its model. What was done so far is in the tree; go on with it."
     return text if text.startswith(words) else f"{words}\n\n{text}"
 
 

@@ -49,11 +49,12 @@ class Sessions:
             return None
         return Before(into, found.session)
 
-    def keep(self, region: str, program: str, before: Before, context: int, most: int = CONTEXT) -> bool:
+    def keep(self, region: str, program: str, before: Before, context: int, window: int = 0) -> bool:
         """Keeps a session for the next task of its region; says whether it did.
 
-        One whose context is not known, or more than `most` tokens, is not kept.
+        One whose context is not known, or too large, or more than half of what its model bears (0: not known), is not.
         """
+        most = min(CONTEXT, window // 2) if window else CONTEXT
         home = os.path.join(before.folder, _HOME)
         if not region or not 0 < context <= most or not os.path.isdir(home):
             return False
