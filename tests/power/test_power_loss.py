@@ -1,8 +1,8 @@
 """After a power loss at any command's answer, and in the middle of one: what was acknowledged is there, all is sound.
 
 And no sync of the code is there for nothing: `PROOFS` names for each site a story that fails without it. A sync
-leaves no trace but itself, so the calls of one run are replayed with the site's syncs left out; a sample of them, in the
-full run each, is left out of the code itself too, which tells of a flush whose place a later one takes.
+leaves no trace but itself, so the calls of one run are replayed with the site's syncs left out; a sample of them, in
+the full run each, is left out of the code itself too, which tells of a flush whose place a later one takes.
 """
 
 from __future__ import annotations
