@@ -62,7 +62,7 @@ def office(tmp_path: Path) -> Iterator[Office]:
     made.kit.close()
 
 
-def test_a_request_becomes_a_task_with_a_check(office: Office) -> None:
+def test_devflock_B19_a_request_becomes_a_task_with_a_check(office: Office) -> None:
     before = office.kit.kit.store.refs("refs/heads/")
     made = office.ask("syntax", "parse() has to take bytes\n\nbecause files are bytes", "pytest -q parse")
     task = office.kit.status(made["id"]).spec.task
@@ -88,7 +88,7 @@ def test_a_request_about_a_task_waits_for_it(office: Office) -> None:
     assert office.kit.status(office.ask("parser", "another thing")["id"]).spec.task.needs == ()
 
 
-def test_the_same_request_is_one_task_whoever_asks(office: Office) -> None:
+def test_devflock_B19_the_same_request_is_one_task_whoever_asks(office: Office) -> None:
     one = office.ask(what="Take bytes", task="printer")
     two = office.ask(what="  Take \n bytes ", task="lonely")
     assert (one["id"], two["id"], two.get("is_new", False)) == (one["id"], one["id"], False)
@@ -120,7 +120,7 @@ def test_two_workers_that_are_asked_at_the_same_moment_keep_one_task(office: Off
     assert office.kit.state(kept.id) == "ready"
 
 
-def test_L29_requests_go_three_tasks_far(office: Office) -> None:
+def test_devflock_B19_L29_requests_go_three_tasks_far(office: Office) -> None:
     name = "printer"
     for hop in (1, 2, 3):
         name = office.ask(what=f"hop {hop}", task=name)["id"]

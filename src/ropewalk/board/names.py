@@ -12,7 +12,7 @@ SPECS, CLAIMS, RETURNS, VERDICTS = (ROOT + kind for kind in ("specs/", "claims/"
 INTEGRATED, ARCHIVE = ROOT + "integrated/", ROOT + "archive/"
 LAW, LOG = ROOT + "law", ROOT + "log"
 OPEN, HELD, QUEUE, LOCKS = (ROOT + kind for kind in ("open/", "held/", "queue/", "locks/"))
-RUNS = ROOT + "runs/"
+RUNS, MEMORY = ROOT + "runs/", ROOT + "memory/"
 WRITES = LOCKS + "writes/"
 
 ARCHIVED = {CLAIMS: "claims", RETURNS: "tasks", VERDICTS: "verdicts", SPECS: "specs", INTEGRATED: "integrated"}
@@ -63,6 +63,11 @@ def opened(task: str) -> str:
 def run(name: str) -> str:
     """Gives the ref of a run's record."""
     return RUNS + name
+
+
+def memory(module: str, run: str) -> str:
+    """Gives the ref of what is remembered of a module since a run; without one what those of all runs begin with."""
+    return f"{MEMORY}{module}/{run}"
 
 
 def held(task: str) -> str:

@@ -63,6 +63,7 @@ class Wish(NamedTuple):
     `door` has the tools for lanes; `region` and `target` are its task's. `tape` is the cassette that its traffic is
     recorded in, or played from. `account` is the run that the gateway counts it under (without one its own), `budget`
     what that run may spend, `caps` what the user lets days and providers cost. `watch` is the user's checkout.
+    `aside` is what it is told behind its prompt, and what its result does not count as made from.
     """
 
     id: str
@@ -104,6 +105,7 @@ class Wish(NamedTuple):
     budget: Cap | None = None
     caps: Mapping[str, Cap] | None = None
     watch: Watch | None = None
+    aside: str = ""
 
     @property
     def is_played(self) -> bool:
@@ -117,6 +119,10 @@ class Wish(NamedTuple):
             if self.is_played
             else endpoints.fitting(self.upstreams, self.adapter.wires, self.named, self.adapter.name)
         )
+
+
+def _told(wish: Wish) -> str:
+    return f"{wish.prompt.rstrip()}\n\n{wish.aside.rstrip()}\n" if wish.aside.strip() else wish.prompt
 
 
 def home_of(level: Level, folder: str) -> str:
@@ -237,7 +243,7 @@ def start(
             ups = {name: wish.upstreams[name] for name in fit}
             token = host.admit(wish.gateway, admitted, ups, level=wish.level, caps=wish.caps)
         order = Order(
-            wish.id, wish.agent, wish.adapter, wish.prompt, wish.workspace, wish.folder, wish.level, wish.search,
+            wish.id, wish.agent, wish.adapter, _told(wish), wish.workspace, wish.folder, wish.level, wish.search,
             wish.caller, _room(store, wish, bool(token), uid) if wish.level != "none" else None, wish.model,
             wish.effort, session, "" if session else str(uuid.uuid4()), wish.servers, kept.gateway, token, port,
             wish.extra, wish.limits, wish.waits, wish.script, wish.files, identity.names(store.layout, wish.agent),

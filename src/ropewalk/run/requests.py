@@ -19,6 +19,7 @@ from ropewalk.core.errors import ClaimedError, InvalidError, NotFoundError
 from ropewalk.lane import journal
 from ropewalk.lane.door import Who
 from ropewalk.plan.task import Task
+from ropewalk.run.work import memories
 from ropewalk.store.store import Store
 
 HOPS = 3
@@ -177,13 +178,16 @@ def _shown(found: Status, *, is_new: bool = False) -> Request:
 # what is known of a region
 
 
-def known(store: Store, board: Board | None, region: str, question: str) -> tuple[str, list[str]]:
+def known(
+    store: Store, board: Board | None, region: str, question: str, who: Who | None = None
+) -> tuple[str, list[str]]:  # fmt: skip
     """Gives what is known of a region, what fits a question first, and where it comes from.
 
     Where nothing is known the words say so, and no place is named. `region` may also be a task, and then it is the one
-    that this works in.
+    that this works in. `who` asks: what an agent noted for those who come after it is for the same module alone.
     """
     here: list[Status] = []
+    remembered: list[tuple[str, str]] = []
     if board is not None:
         board.refresh()
         task = state.need(board, region)
@@ -192,7 +196,12 @@ def known(store: Store, board: Board | None, region: str, question: str) -> tupl
             here = _region(board, region) or [task]
         else:
             here = _region(board, region)
-    parts = [(f"notes of {region}", text) for text in _notes(store, region)] + _left(store, here)
+        asker = state.need(board, who.task) if who is not None and who.task else None
+        remembered = memories.asked(
+            board, region, asker.spec.task if asker is not None else None, [one.spec.task for one in here],
+            who.target if who is not None else "main",
+        )  # fmt: skip
+    parts = [(f"notes of {region}", text) for text in _notes(store, region)] + remembered + _left(store, here)
     if not parts:
         working = ", ".join(f"{s.id} ({s.state})" for s in here[:20])
         return (f"Nothing is noted of {region} yet." + (f" Its tasks: {working}." if working else "")), []
@@ -231,6 +240,6 @@ def _left(store: Store, here: Sequence[Status]) -> list[tuple[str, str]]:
     words: dict[str, str] = {}
     for lane in journal.lanes(store):
         if lane.record.task in ended and lane.result is not None and lane.result.text:
-            words.setdefault(lane.record.task, lane.result.text)
+            words.setdefault(lane.record.task, memories.without(lane.result.text))
     return [(f"task {name}, {s.state}", f"{s.spec.task.name}\n{words.get(name, '')}".strip()[:2000])
             for name, s in ended.items()]  # fmt: skip

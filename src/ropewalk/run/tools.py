@@ -187,7 +187,7 @@ class AskRegion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _ask_region(desk: Desk, who: Who, req: AskRegion) -> Region:
     with desk.place() as place:
-        text, sources = requests.known(place.store, place.board, req.region, req.question)
+        text, sources = requests.known(place.store, place.board, req.region, req.question, who)
     return Region(req.region, text, sources)
 
 

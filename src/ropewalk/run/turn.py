@@ -70,7 +70,7 @@ class Turn(NamedTuple):
     """Is one turn: the lane's id, its agent, its folder, the workspace and its tree, and what it is told.
 
     `report` is a conflict that it has to settle, `before` the turn that it goes on from. `limits` are its own, those of
-    all lanes where there are none; its seconds stand by themselves.
+    all lanes where there are none; its seconds stand by themselves. `aside` is told behind the prompt.
     """
 
     id: str
@@ -96,6 +96,7 @@ class Turn(NamedTuple):
     region: str = ""
     target: str = "main"
     limits: Limits | None = None
+    aside: str = ""
 
 
 class Before(NamedTuple):
@@ -123,6 +124,7 @@ def wish(store: Store, adapter: Adapter, caller: Mapping[str, str], ways: Ways, 
         turn.schema, turn.check, turn.environment, turn.sample, ways.door, turn.region, turn.target,
         _taped(ways, turn),
         ways.account, ways.budget, ways.caps, ways.watch,
+        turn.aside,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ print: a message, the result if last  exit: an exit code               die: kill
 die_once: a path outside the tree: kills itself unless that file exists, and makes it first
 wait_for: a path that must appear     barrier: a folder, count: how many agents must have come to it
 turn: how many tokens a turn of a model would have used
+told: a path for all that the agent was told
 ```
 Paths outside of the tree may name variables, `$NAME/file`.
 
@@ -62,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         steps = plan(prompt)
         for step in steps:
-            follow(step)
+            follow({**step, "prompt": prompt} if "told" in step else step)
     except ScriptError as error:
         print(f"scripted agent: {error}", file=sys.stderr)
         emit("result", ok=False, text=str(error))
@@ -221,6 +222,10 @@ def _turn(tokens: int, step: dict[str, Any]) -> None:
     emit("usage", input_tokens=tokens, output_tokens=0)
 
 
+def _told(path: str, step: dict[str, Any]) -> None:
+    _write(path, step["prompt"])
+
+
 def _exit(code: int, step: dict[str, Any]) -> NoReturn:
     emit("result", ok=code == 0, text=f"exit {code} on purpose")
     sys.exit(code)
@@ -295,6 +300,7 @@ _VERBS: dict[str, Callable[[Any, dict[str, Any]], None]] = {
     "commit": _commit,
     "print": _print,
     "turn": _turn,
+    "told": _told,
     "exit": _exit,
     "die": _die,
     "die_once": _die_once,

@@ -36,7 +36,7 @@ from ropewalk.run import turn as turns
 from ropewalk.run.limits import Spent
 from ropewalk.run.staff import Pick
 from ropewalk.run.turn import Before, Turn
-from ropewalk.run.work import evidence, progress, prompt, replay
+from ropewalk.run.work import evidence, memories, patience, progress, prompt, replay
 from ropewalk.run.work.bench import Bench, Dead, Ending, Lost, Stopped, Unstartable, words_of
 from ropewalk.run.work.landing import Change, Result
 from ropewalk.run.work.lease import Lease
@@ -89,6 +89,7 @@ class Attempt:
             try:
                 self._patiently(self._begin if self._left is None else self._go_on)
                 ending = self._turns()
+                memories.note(bench, self.task, ending.end, self._done)
             except Stopped:
                 ending = self._give_back("the worker was stopped")
             except Lost:
@@ -350,6 +351,7 @@ class Attempt:
             report, extra, self._before, self.pick.model, self.pick.effort, self._shape, self.task.check,
             sample=options.sample, region=self.task.region, target=self.task.target,
             limits=limits.of_task(self.task.limits, options.ways.limits, self._limit, self.spent),
+            aside=memories.aside(self.board, self.task, ws.base, self.pick.adapter),
         )  # fmt: skip
 
     def _replayed(self, text: str) -> bool:
