@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+_DIRTY = {"ask": "ask whether to start without it", "start": "start without it", "stop": "do not start"}
+
 
 def of(operation: str) -> Callable[[dict[str, Any]], list[str]] | None:
     """Gives the view of an operation; None for one that has none here."""
@@ -23,6 +25,6 @@ def _setup(result: dict[str, Any]) -> list[str]:
         key = " (with a key)" if one["has_key"] else ""
         lines.append(f"  {one['name']} {one['url']}{key}: {one['verdict']}")
         lines += [f"    {words}" for words in one.get("found", [])]
-    lines.append(f"uncommitted work: {result['dirty']}")
+    lines.append(f"where you have uncommitted work, runs {_DIRTY[result['dirty']]}")
     lines += [f"wrote {path}" for path in result["written"]] or ["nothing is other than before"]
     return [*lines, 'next: rw run "what is to be done"']

@@ -28,9 +28,13 @@ class SetupRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: Annotated[str, Meta(min_length=1, max_length=4096, description="read this TOML file, and ask nothing")] | (
         None
     ) = None
-    plan: Annotated[
-        str, Meta(min_length=1, max_length=4096, description="a plan to count by; without it `plan`, if")
-    ] | (None) = None
+    plan: (
+        Annotated[
+            str,
+            Meta(min_length=1, max_length=4096, description="count agents by this plan; without it by `plan`, if any"),
+        ]
+        | None
+    ) = None
 
 
 class SetupEndpoint(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -175,12 +179,14 @@ def installed(ctx: Context) -> tuple[list[str], list[str]]:
 def unheard(ctx: Context, harness: str, upstreams: dict[str, Upstream]) -> str:
     """Gives what to say of a harness whose programs can't use any of the endpoints, empty where they can."""
     from ropewalk.gateway.endpoints import fitting
+    from ropewalk.lane import routing
     from ropewalk.lane.programs import registry
 
-    names = [] if harness == crew.ROUTE else [harness] if ":" in harness else harness.split(",")
-    deaf = [one.name for name in names if name and (one := registry.get(name.strip())).wires
+    named = routing.route(crew.routes(ctx)).harness if harness == crew.ROUTE else harness
+    used = [registry.get(name.strip()) for name in ([named] if ":" in named else named.split(","))]
+    deaf = [one.name for one in used if one.wires and one.name != "command"
             and not fitting(upstreams, one.wires, harness=one.name)]  # fmt: skip
-    return f"no endpoint speaks what {', '.join(deaf)} does: `rw run` will not start it" if deaf else ""
+    return f"no endpoint speaks what {', '.join(deaf)} does, which reaches no model from a cage then" if deaf else ""
 
 
 def tried(ctx: Context, name: str, up: Upstream, model: str = "") -> tuple[SetupEndpoint, Report | None]:

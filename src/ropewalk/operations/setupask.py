@@ -123,7 +123,7 @@ class _Questions:
 
         last: tuple[str, Typed | None] | None = None
         while True:
-            text = self.line(f"the same again, or another: {prompt}" if last is not None else prompt, hidden=True)
+            text = self.line("endpoint [the same again] " if last is not None else prompt, hidden=True)
             if not text and last is None:
                 return None
             name, given = last if not text and last is not None else self.meant(text)
