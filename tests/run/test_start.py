@@ -242,6 +242,19 @@ def test_devflock_B3_two_runs_at_once_and_one_after_them(user: User) -> None:
     assert fourth["base"] == user.git("rev-parse", "v1").strip()
 
 
+def test_a_branch_that_a_run_made_before_it_was_killed_is_not_made_again(user: User) -> None:
+    before = state(user.repo)
+    run = landed(user.run(user.repo))
+    (user.repo / ".git/ropewalk/runs" / run["id"] / "branch.json").unlink()  # as where it was killed before it noted it
+    assert user.rw(user.repo, "runs", "resume", run["id"])["result"]["branch"] == run["branch"]
+    made = user.repo / f".git/refs/heads/{run['branch']}"
+    assert new(user, before, user.repo) == [str(made)]
+    made.rename(f"{made}.lock")  # as where its git was killed over it
+    (user.repo / ".git/ropewalk/runs" / run["id"] / "branch.json").unlink()
+    assert user.rw(user.repo, "runs", "resume", run["id"])["result"]["branch"] == run["branch"]
+    assert new(user, before, user.repo) == [str(made)] and made.read_text().strip() == run["head"]
+
+
 @pytest.mark.slow
 def test_F24_a_branch_that_cant_be_made_is_a_warning_with_the_command(user: User) -> None:
     (user.repo / ".git/refs/heads/ropewalk").write_text("no ref\n")

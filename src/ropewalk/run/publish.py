@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from itertools import product
 
+from ropewalk.core.errors import os_error
 from ropewalk.core.ids import short_ref
-from ropewalk.core.process import git, git_env, git_program, run
+from ropewalk.core.process import git, git_env, git_program, holders, run
 from ropewalk.remote.exporting import arrival_synced
 from ropewalk.store.store import Store
 
@@ -42,6 +43,7 @@ def show_branch(store: Store, ref: str, run_id: str) -> str | None:
             continue
         if name in taken and not is_made:
             continue
+        _free(there, name)
         with arrival_synced(there, name):
             done = run(
                 [git_program(), f"--git-dir={there}", "fetch", "--quiet", "--no-tags", "--no-write-fetch-head",
@@ -63,6 +65,18 @@ def show_branch(store: Store, ref: str, run_id: str) -> str | None:
         f" this makes one: git fetch {store.layout.repo} {ref}:NAME"
     )
     return None
+
+
+def _free(there: str, name: str) -> None:
+    """Removes the lock that a killed git left on a run's branch, which nobody but the run's one driver makes."""
+    lock = os.path.join(there, f"{name}.lock")
+    try:
+        if not holders(os.stat(lock)):
+            os.unlink(lock)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise os_error(error, "removal of a lock") from None
 
 
 def remove_branch(store: Store, branch: str, head: str) -> str:
