@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -46,13 +46,26 @@ class Replan(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
+class Broken(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is a check that fails on the run's head, though its task landed: `commit` broke it, the land of the task `by`.
+
+    Without `by` it is a commit that is none of the run's.
+    """
+
+    task: str
+    by: str
+    commit: str
+    words: str = ""
+
+
 class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is what a run was asked to do.
 
     `tasks` are the ids inside the run, `target` is the branch that they land on, from the commit `base`. `seconds` are
     how long each task was thought to take. `options` is what whoever resumes it needs beside that: harness, jobs,
     limits, the general check. `stopped` says who stopped it and why; empty for one that may go on. `undone` says how
-    its work was taken back: such a run does not go on. `replans` are in their order; what they made is among the tasks.
+    its work was taken back: such a run does not go on. `broken` are checks
+    that fail on its head. `replans` are in their order; what they made is among the tasks.
     """
 
     id: str
@@ -72,6 +85,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     stopped: str = ""
     undone: Undone = ""
     replans: tuple[Replan, ...] = ()
+    broken: tuple[Broken, ...] = ()
 
     @property
     def replaced(self) -> dict[str, tuple[str, ...]]:
@@ -142,15 +156,28 @@ def stopped(board: Board, named: Iterable[str]) -> set[str]:
 
 def set_stopped(board: Board, name: str, why: str, actor: str) -> Run:
     """Stops a run, or lets it go on with an empty `why`; gives its record. The same again changes nothing."""
+
+    def change(run: Run) -> Run:
+        return run if run.stopped and why else msgspec.structs.replace(run, stopped=why)
+
+    return _changed(board, name, "run_stop" if why else "run_resume", actor, change)
+
+
+def set_broken(board: Board, name: str, broken: Iterable[Broken], actor: str) -> Run:
+    """Notes which checks fail on a run's head; gives its record. The same again changes nothing."""
+    return _changed(board, name, "run_prove", actor, lambda run: msgspec.structs.replace(run, broken=tuple(broken)))
+
+
+def _changed(board: Board, name: str, step: str, actor: str, change: Callable[[Run], Run]) -> Run:
     for _ in range(_TRIES):
         run = need(board, name)
-        if run.stopped == why or (run.stopped and why):
+        changed = change(run)
+        if changed == run:
             return run
-        changed = msgspec.structs.replace(run, stopped=why)
         made = now_object(words(changed))
         move = Move(names.run(name), board.ref(names.run(name)), made.id)
         try:
-            board.push(Step("run_stop" if why else "run_resume", actor, [move], [made]))
+            board.push(Step(step, actor, [move], [made]))
         except CasMismatchError as error:
             mismatch = error
             board.refresh()

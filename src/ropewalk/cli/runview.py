@@ -35,6 +35,9 @@ def _run(result: dict[str, Any]) -> list[str]:
         lines.append(f"  {_MARKS.get(t['state'], '·')} {t['id']:<{width}} {t['state']:<8} {what}{said}".rstrip())
         if t.get("kept"):
             lines.append(f"    its work is kept: rw recover {t['kept']}")
+    for one in result.get("broken", []):
+        by = one["by"] or "a change that is none of the run's"
+        lines.append(f"the check of {one['task']} fails since {by} landed ({one['commit'][:12]})")
     if usage := result.get("usage"):
         lines.append("tokens: " + ", ".join(f"{name.removesuffix('_tokens')} {n:,}" for name, n in usage.items()))
     if result["landed"] and result["state"] != "undone":

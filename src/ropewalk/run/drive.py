@@ -21,7 +21,7 @@ from ropewalk.core import clock, durable
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.events import Event, EventLog
 from ropewalk.core.ids import short_ref
-from ropewalk.run import figures, publish, replanning, report
+from ropewalk.run import figures, proving, publish, replanning, report
 from ropewalk.run.figures import Summary, TaskReport
 from ropewalk.run.replanning import Desk
 from ropewalk.run.work import loop
@@ -61,6 +61,8 @@ def drive(
             while desk is not None and (more := _replanned(board, store, run, wanted, done, desk, told)) is not None:
                 run = told.run = msgspec.structs.replace(more, options=run.options)
                 done = loop.work(board, store, wanted)
+            if done.ended == "empty" and not options.stop.is_set():
+                proving.prove(board, store, run, wanted, told)
             Sessions(Places(store, options.data_home).sessions).drop(f"{run.id}.")
             run = msgspec.structs.replace(runs.need(board, run.id), options=run.options)
             summary = figures.summary(board, run, living=False, now=clock.now())

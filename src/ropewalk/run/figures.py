@@ -9,7 +9,7 @@ import msgspec
 
 from ropewalk.board import names, runs, state
 from ropewalk.board.base import Board
-from ropewalk.board.runs import Replan, Run
+from ropewalk.board.runs import Broken, Replan, Run
 from ropewalk.board.scan import Attempt, Scan, attempts, frozen, seconds_of
 from ropewalk.board.state import Status
 
@@ -105,6 +105,7 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     imported: Origin | None = None
     replans: tuple[Replan, ...] = ()
     despite: tuple[str, ...] = ()
+    broken: tuple[Broken, ...] = ()
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -157,6 +158,7 @@ def read(
         round(count["landed"] / max(1.0, seconds), 2), found, run.at,
         str(run.options.get("harness", "")), branch, run.goal, run.mode, run.by, run.summary, usage,
         replans=run.replans, despite=tuple(run.options.get("despite", ())),
+        broken=run.broken,
     )  # fmt: skip
     return told, seen
 
@@ -169,7 +171,7 @@ def exit_code(found: Summary) -> int:
         return 130
     broken = [one for one in found.tasks if one.state in _BROKEN]
     if not broken and found.state == "done":
-        return 0
+        return 10 if found.broken else 0
     failed = [one for one in broken if one.state == "failed"]
     if any("escaped: " in one.reason for one in failed):
         return 12

@@ -178,8 +178,9 @@ def _landed(account: Account) -> list[Block]:
 
 def _broken(account: Account) -> list[Block]:
     found = [one for one in account.summary.tasks if one.state not in ("landed", "done")]
+    blocks: list[Block] = _proof(account)
     if not found:
-        return []
+        return blocks
     rows: list[tuple[Cell, ...]] = []
     for one in found:
         kept = f"rw recover {one.kept}" if one.kept else ""
@@ -187,7 +188,15 @@ def _broken(account: Account) -> list[Block]:
         rows.append(
             (Cell(one.id), Cell(one.state, "state"), Cell(one_line(one.reason)), Cell(waits), Cell(kept, "code"))
         )
-    return [Table("What did not land", ("task", "state", "why", "keeps waiting", "its work is kept"), rows)]
+    return [Table("What did not land", ("task", "state", "why", "keeps waiting", "its work is kept"), rows), *blocks]
+
+
+def _proof(account: Account) -> list[Block]:
+    rows: list[tuple[Cell, ...]] = [
+        (Cell(one.task), Cell(one.by or "none of the run's"), Cell(one.commit, "code"), Cell(one_line(one.words)))
+        for one in account.summary.broken
+    ]
+    return [Table("Checks that fail at the end", ("check of", "since", "commit", "what it says"), rows)] if rows else []
 
 
 def _replans(account: Account) -> list[Block]:
