@@ -130,6 +130,12 @@ def prepare(folder: Path) -> None:
         git(source, "commit", "-q", "-m", f"c{number}")
 
 
+def keep(folder: Path, ids: Ids, **more: str) -> None:
+    """Adds to what a scenario's commands are told of a folder."""
+    ids.update(more)
+    (folder / "ids.json").write_text(json.dumps(ids))
+
+
 def place(source: Path, folder: Path) -> Path:
     """Copies a prepared folder; what names its own place in it is made to name the new one."""
     shutil.copytree(source, folder, symlinks=True, copy_function=_copy)

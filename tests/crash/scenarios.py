@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .kit import LONG, Ids, change, git, must, put, refs_of, sound, trailers
+from .kit import LONG, Ids, change, git, keep, must, put, refs_of, sound, trailers
 
 KEY = str(uuid.UUID(int=7))
 
@@ -32,7 +32,8 @@ class Scenario(NamedTuple):
     first: bool = False
 
 
-def _all_or_none(found: list[bool]) -> bool:
+def all_or_none(found: list[bool]) -> bool:
+    """Says whether all is so, and fails when only some is."""
     assert all(found) or not any(found), found
     return all(found)
 
@@ -64,13 +65,8 @@ def _renamed(folder: Path, ids: Ids) -> None:
     """Makes a change that only git's own merge can land: a file renamed on one side and edited on the other."""
     moved = [{"path": "d/moved.txt", "op": "move", "from": "d/long.txt"}]
     made = must(folder, "commit", message="move", changes=moved, parent=ids["base"])
-    _keep(folder, ids, renamed=made["changeset"])
+    keep(folder, ids, renamed=made["changeset"])
     must(folder, "land", head=change(folder, ids["base"], "d/long.txt", LONG.replace("line 7\n", "line seven\n")))
-
-
-def _keep(folder: Path, ids: Ids, **more: str) -> None:
-    ids.update(more)
-    (folder / "ids.json").write_text(json.dumps(ids))
 
 
 def _undone(folder: Path, ids: Ids) -> bool:
@@ -84,7 +80,7 @@ def _moves(folder: Path, ids: Ids) -> None:
 
 def _moved(folder: Path, ids: Ids) -> bool:
     refs = refs_of(folder)
-    return _all_or_none([refs.get("one") == ids["x"], refs.get("two/deep") == ids["base"]])
+    return all_or_none([refs.get("one") == ids["x"], refs.get("two/deep") == ids["base"]])
 
 
 def _moved_before(folder: Path, ids: Ids) -> None:
@@ -92,12 +88,12 @@ def _moved_before(folder: Path, ids: Ids) -> None:
     rows: list[dict[str, Any]] = [{"name": f"many/{n}", "target": ids["x"]} for n in range(4)]
     rows.append({"name": "old", "target": None, "expect": ids["base"]})
     must(folder, "ref move", moves=rows)
-    _keep(folder, ids, undo_many=str(must(folder, "op log", limit=1)["ops"][0]["op"]))
+    keep(folder, ids, undo_many=str(must(folder, "op log", limit=1)["ops"][0]["op"]))
 
 
 def _all_back(folder: Path, ids: Ids) -> bool:
     refs = refs_of(folder)
-    return _all_or_none([*(f"many/{n}" not in refs for n in range(4)), refs.get("old") == ids["base"]])
+    return all_or_none([*(f"many/{n}" not in refs for n in range(4)), refs.get("old") == ids["base"]])
 
 
 def _packed_topic(folder: Path, ids: Ids) -> None:

@@ -27,8 +27,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .boards import ALL
 from .kit import AGENT, OTHER, Ids, ask, git, lines_of, must, place, prepare, put, refs_of, run_words, sound
-from .scenarios import SCENARIOS, Scenario
+from .scenarios import Scenario
 from .tracing import Point, Struck, Subject, environment, numbered_git, sample, strike, traced
 
 KINDS = {"kill": "signal=KILL", "EIO": "error=EIO", "ENOSPC": "error=ENOSPC", "EIO for good": "error=EIO+",
@@ -72,7 +73,7 @@ def subject(scenario: Scenario, folder: Path, made: Template) -> Subject:
 
 def template(base: Path, scenario: Scenario) -> Template:
     """Gives a scenario's prepared folder below `base`, made and traced by whoever of several processes asks first."""
-    number = SCENARIOS.index(scenario)
+    number = ALL.index(scenario)
     base.mkdir(parents=True, exist_ok=True)
     gits = numbered_git(base / "gits")
     with open(base / f"{number}.lock", "w") as lock:
@@ -239,7 +240,7 @@ def main(argv: list[str]) -> int:
     base = Path(tempfile.mkdtemp(prefix="sweep-"))
     failed = 0
     try:
-        for scenario in SCENARIOS:
+        for scenario in ALL:
             if asked.operation not in ("all", scenario.name):
                 continue
             made = template(base, scenario)

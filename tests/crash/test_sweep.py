@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from .scenarios import SCENARIOS, Scenario
+from .boards import ALL
+from .scenarios import Scenario
 from .sweep import KINDS, chosen, template, tried
 
 FULL = os.environ.get("RWTEST_FULL") == "1"
@@ -32,7 +33,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("part", range(SLICES))
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name.replace(" ", "-"))
+@pytest.mark.parametrize("scenario", ALL, ids=lambda s: s.name.replace(" ", "-"))
 def test_what_is_promised_holds_after_a_strike(
     base: Path, tmp_path: Path, scenario: Scenario, kind: str, part: int
 ) -> None:
