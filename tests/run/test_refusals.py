@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -76,3 +77,20 @@ def test_a_run_whose_agent_changes_the_users_checkout_ends_with_12(field: Field)
     code, envelope, _ = field.rw("lane", "restore", lane)
     assert code == 0, envelope
     assert os.listdir(field.folder) == [".git", "README"] and (field.folder / "README").read_text() == "Shop\n"
+
+
+@pytest.mark.parametrize("words", [["plan", "draft", "Do it", "--into", "plan"], ["run", "Do it", "--yes"]])
+def test_a_planning_that_is_interrupted_ends_with_130_and_leaves_nothing(field: Field, words: list[str]) -> None:
+    agent, begun = field.folder.parent / "agent", field.folder.parent / "begun"
+    os.mkfifo(begun)
+    agent.write_text(f"#!/bin/sh\necho > {begun}\nexec sleep 300\n")
+    agent.chmod(0o755)
+    assert field.rw("init")[0] == 0
+    argv = [sys.executable, "-m", "ropewalk.cli.main", *words, "--command", str(agent)]
+    started = subprocess.Popen(argv, cwd=field.folder, env=field.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    begun.read_text()  # until the manager runs
+    started.send_signal(signal.SIGINT)
+    _, said = started.communicate(timeout=60)
+    assert started.returncode == 130 and b"Traceback" not in said, said.decode()
+    assert os.listdir(field.folder) == [".git", "README"] and field.rw("runs", "list")[1]["result"]["runs"] == []
+    assert not subprocess.run(["pgrep", "-f", str(agent)], capture_output=True).stdout

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from ropewalk.core.errors import InvalidError, NotFoundError
+from ropewalk.core.errors import InvalidError, NotFoundError, PlanningError
 from ropewalk.operations import crew
 from ropewalk.operations.context import Context
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ropewalk.plan.estimate import Estimate
     from ropewalk.plan.plan import Plan
     from ropewalk.plan.task import Task
+    from ropewalk.run.interrupts import Interrupts
     from ropewalk.run.planner.manager import Manager, Spent
     from ropewalk.run.planner.planning import Surroundings
     from ropewalk.run.replanning import Desk
@@ -55,6 +56,19 @@ def goal_of(made: Document) -> Goal:
     workers = int(made.workers) if made.workers.isdigit() and made.workers != "0" else None
     mode = made.mode if made.mode in ("workers", "auto", "idea") and (made.mode != "workers" or workers) else "auto"
     return goal(made.goal or made.summary, mode, workers, made.bounds, 10_000)
+
+
+@contextmanager
+def stoppable() -> Iterator[Interrupts]:
+    """Catches the signals that end a planning; one that was ended so is told as stopped, not as one that failed."""
+    from ropewalk.run.interrupts import Interrupts
+
+    with Interrupts() as interrupts:
+        try:
+            yield interrupts
+        except PlanningError:
+            interrupts.check()
+            raise
 
 
 def valid(plan: Plan, folder: str) -> Plan:

@@ -103,12 +103,11 @@ def plan_draft(ctx: Context, req: PlanDraftRequest) -> PlanDraftResponse:
         with ctx.read_file(req.file) as file:
             text = file.read(1_000_000).decode("utf-8", "replace")
     from ropewalk.plan.document import Document, of_plan
-    from ropewalk.run.interrupts import Interrupts
     from ropewalk.run.planner import planning
 
     goal = managing.goal(text, req.mode, req.workers, req.bounds, req.max_tasks)
     base = managing.base(ctx, req.rev, goal.mode)
-    with Interrupts() as interrupts, managing.manager(ctx, req, base) as manager:
+    with managing.stoppable() as interrupts, managing.manager(ctx, req, base) as manager:
         done = planning.plan(
             ctx.store, base, goal, manager, managing.around(ctx, base, req), stop=interrupts.stopped.is_set,
             tell=lambda kind, **facts: managing.say(ctx, kind, facts),
@@ -237,12 +236,11 @@ class PlanRefuteResponse(msgspec.Struct, frozen=True):
 def plan_refute(ctx: Context, req: PlanRefuteRequest) -> PlanRefuteResponse:
     """Has a plan refuted; exit code 10 when it is."""
     from ropewalk.plan.document import REFUTATION
-    from ropewalk.run.interrupts import Interrupts
     from ropewalk.run.planner import folders, refuting
 
     folder = ctx.path(req.folder)
     made = folders.load(folder)
-    with Interrupts() as interrupts, managing.manager(ctx, req, managing.base_of(ctx, made)) as manager:
+    with managing.stoppable() as interrupts, managing.manager(ctx, req, managing.base_of(ctx, made)) as manager:
         done = refuting.refute(managing.goal_of(made), made.plan, made.provider, manager, seen=folders.map_of(folder),
                                stop=interrupts.stopped.is_set)  # fmt: skip
     folders.put(os.path.join(folder, REFUTATION), done.text().encode("utf-8", "replace"))
@@ -292,14 +290,13 @@ class PlanExpandResponse(msgspec.Struct, frozen=True):
 def plan_expand(ctx: Context, req: PlanExpandRequest) -> PlanExpandResponse:
     """Splits a task; what needed it needs what stands in its place."""
     from ropewalk.plan.document import of_plan
-    from ropewalk.run.interrupts import Interrupts
     from ropewalk.run.planner import folders, planning
 
     folder = ctx.path(req.folder)
     made, seen = folders.load(folder), folders.map_of(folder)
     plan = managing.valid(made.plan, req.folder)
     base = managing.base_of(ctx, made)
-    with Interrupts() as interrupts, managing.manager(ctx, req, base) as manager:
+    with managing.stoppable() as interrupts, managing.manager(ctx, req, base) as manager:
         done, ids = planning.expand(
             ctx.store, base, managing.goal_of(made), plan, req.task, manager, managing.around(ctx, base, req),
             seen=seen, stop=interrupts.stopped.is_set, tell=lambda kind, **facts: managing.say(ctx, kind, facts),
