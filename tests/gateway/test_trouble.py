@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from tests.gateway.kit import KEY, PATHS, TOKEN, Gateway, body, connection, gateway, simple, until
 
+from ropewalk.gateway import host, settings
 from ropewalk.gateway.ledger import unsettled
-from ropewalk.gateway.settings import Upstream
+from ropewalk.gateway.settings import Lane, Upstream
 from ropewalk.testing.model_server import ModelServer
 
 WIRES = sorted(PATHS)
@@ -398,6 +399,21 @@ def test_devflock_B20_an_endpoint_in_anothers_place_has_not_its_troubles(shared:
     assert [shared.send("anthropic").status for _ in range(6)] == [500] * 5 + [503]
     shared.swap("up", Upstream(server.url("here", "text"), KEY))
     assert shared.send("anthropic").status == 200
+
+
+def test_devflock_A5_a_swap_holds_for_lanes_to_come_until_the_user_says_otherwise(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    old, new, edited = (Upstream(f"http://127.0.0.1:{port}", KEY) for port in (1, 2, 3))
+    host.admit(folder, Lane("r/one/1", upstreams=("up",)), {"up": old})
+    host.swap(folder, "up", new)
+    host.admit(folder, Lane("r/two/1", upstreams=("up",)), {"up": old})
+    assert settings.read(folder).upstreams == {"up": new}
+    host.swap(folder, "up", old)
+    host.admit(folder, Lane("r/three/1", upstreams=("up",)), {"up": old})
+    assert settings.read(folder).upstreams == {"up": old} and not settings.read(folder).swapped
+    host.swap(folder, "up", new)
+    host.admit(folder, Lane("r/four/1", upstreams=("up",)), {"up": edited})
+    assert settings.read(folder).upstreams == {"up": edited} and not settings.read(folder).swapped
 
 
 def test_devflock_B20_an_encoded_path_and_repeated_headers_go_on_as_they_came(shared: Gateway) -> None:

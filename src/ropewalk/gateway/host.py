@@ -115,9 +115,11 @@ def admit(
                 f"a cassette is played in a full cage alone, and this one is {level!r}",
                 hint="ask for the level full, or play no cassette", level=level,
             )  # fmt: skip
+        mine = {name: one for name, one in (upstreams or {}).items() if now.swapped.get(name) != one}
         put(
             msgspec.structs.replace(
-                now, upstreams={**now.upstreams, **(upstreams or {})}, lanes={**now.lanes, token: lane},
+                now, upstreams={**now.upstreams, **mine}, lanes={**now.lanes, token: lane},
+                swapped={name: one for name, one in now.swapped.items() if name not in mine},
                 caps=now.caps if caps is None else {k: v for k, v in now.caps.items() if not _is_users(k)} | dict(caps),
             )
         )  # fmt: skip
@@ -138,10 +140,14 @@ def dismiss(folder: str, token: str = "", *, lane: str = "") -> None:
 
 
 def swap(folder: str, name: str, upstream: Upstream) -> None:
-    """Puts another upstream in the place of a name, for the next request of every lane."""
+    """Puts another upstream in the place of a name, for the next request of every lane, those to come among them."""
     with changing(folder) as put:
         now = settings.read(folder)
-        put(msgspec.structs.replace(now, upstreams={**now.upstreams, name: upstream}))
+        first = now.swapped.get(name, now.upstreams.get(name))
+        swapped = {n: one for n, one in now.swapped.items() if n != name}
+        if first is not None and first != upstream:
+            swapped[name] = first
+        put(msgspec.structs.replace(now, upstreams={**now.upstreams, name: upstream}, swapped=swapped))
 
 
 def cap(folder: str, caps: Mapping[str, Cap]) -> None:

@@ -99,9 +99,14 @@ class Lane(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
 
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Is all of it; `lanes` by token. Waits are in seconds: for a hold, for the first byte, and between bytes."""
+    """Is all of it; `lanes` by token. Waits are in seconds: for a hold, for the first byte, and between bytes.
+
+    `swapped` has what stood in the place of upstreams that were swapped: a lane that comes with the same gets the new
+    one, and one that comes with another has the user's own last word.
+    """
 
     upstreams: dict[str, Upstream] = {}
+    swapped: dict[str, Upstream] = {}
     lanes: dict[str, Lane] = {}
     caps: dict[str, Cap] = {}
     prices: str = ""
