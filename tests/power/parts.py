@@ -52,7 +52,15 @@ def usual(root: str, harness: str) -> str:
     return str(of_store.write(root, of_store.Usual(harness)))
 
 
-PARTS = {"shared_tree": shared_tree, "seed": seed, "renew": renew, "usual": usual}
+def endpoint(folder: str, url: str) -> str:
+    """Notes a user's endpoint, as the questions of `rw setup` end."""
+    from ropewalk.gateway import noting
+    from ropewalk.gateway.endpoints import Endpoint
+
+    return str(noting.note(folder, {"mine": Endpoint(url, "a-key")}))
+
+
+PARTS = {"shared_tree": shared_tree, "seed": seed, "renew": renew, "usual": usual, "endpoint": endpoint}
 
 if __name__ == "__main__":
     begin(sys.argv[1])

@@ -13,6 +13,8 @@ PROOFS = {
     "core/durable.py:sync:1": "repairs_files",
     "core/durable.py:sync_tree:1": "backup",
     "core/durable.py:sync_tree:2": "backup",
+    "gateway/noting.py:note:1": "noted_endpoints",
+    "gateway/noting.py:note:2": "noted_endpoints",
     "gateway/renewal.py:_place.put:1": "renewed_login",
     "gateway/renewal.py:_place.put:2": "renewed_login",
     "gateway/renewal.py:_take_up:1": "login_taken_up",

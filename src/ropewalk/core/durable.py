@@ -63,10 +63,13 @@ def install(part: str, final: str) -> None:
     sync(os.path.dirname(final))
 
 
-def replace(path: str, data: bytes, *, part: str | None = None) -> None:
-    """Writes a file whole or not at all, over one that is there; it is durable then. It is built at `part`."""
+def replace(path: str, data: bytes, *, part: str | None = None, mode: int = 0o644) -> None:
+    """Writes a file whole or not at all, over one that is there; it is durable then.
+
+    It is built at `part`, with its mode from the first moment.
+    """
     part = part or f"{path}.new"
-    _build(part, path, data, 0o644, durably=True)
+    _build(part, path, data, mode, durably=True)
     sync(os.path.dirname(path))
 
 

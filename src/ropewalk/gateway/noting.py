@@ -51,11 +51,10 @@ def note(folder: str, new: Mapping[str, Endpoint]) -> bool:
             hint=f"give {', '.join(other)} tables of their own, as in [endpoints.NAME], or take them out",
         )  # fmt: skip
     try:
-        os.makedirs(os.path.dirname(folder), exist_ok=True)
-        if not os.path.isdir(folder):
-            os.mkdir(folder, 0o700)
+        durable.make_folders(folder, 0o700)
         # a link, as people have who keep such files elsewhere, stays one
-        durable.put(os.path.realpath(os.path.join(folder, FILE)), made.encode(), mode=0o600)
+        place = os.path.realpath(os.path.join(folder, FILE))
+        durable.replace(place, made.encode(), part=f"{place}.{os.getpid()}", mode=0o600)
     except OSError as error:
         raise os_error(error, f"write of {FILE}") from None
     return True

@@ -79,7 +79,8 @@ def write(root: str, usual: Usual) -> bool:
         return False
     lines = [f"{name} = {_toml(value)}\n" for name, value in _said(usual).items()]
     try:
-        durable.replace(os.path.join(root, FILE), f"{_HEAD}{''.join(lines)}".encode())
+        path = os.path.join(root, FILE)
+        durable.replace(path, f"{_HEAD}{''.join(lines)}".encode(), part=f"{path}.{os.getpid()}")
     except OSError as error:
         raise os_error(error, f"write of {FILE}") from None
     return True

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ropewalk.gateway import logins
+from ropewalk.gateway import logins, noting
 from ropewalk.gateway.settings import Login
 from ropewalk.lane import journal
 from ropewalk.run import report, usual
@@ -219,4 +219,20 @@ def usual_runs(folder: Path, skip: str) -> World:
         return [] if found == "claude" else [f"runs are done by {found!r}"]
 
     world.promises("setup", checks=[said])
+    return world
+
+
+@story
+def noted_endpoints(folder: Path, skip: str) -> World:
+    """A user's endpoints were set."""
+    world = started(folder, skip, init=False)
+    place = world.top / "config" / "ropewalk"
+    world.part("endpoint", str(place), "http://one")
+    world.part("endpoint", str(place), "http://two")
+
+    def noted(w: World) -> list[str]:
+        found = [one.url for one in noting.raw(str(w.top / "config" / "ropewalk")).values()]
+        return [] if found == ["http://two"] else [f"the endpoints are {found}"]
+
+    world.promises("setup", checks=[noted])
     return world
