@@ -30,7 +30,7 @@ from ropewalk.workspace.check import Cage, Running
 from ropewalk.workspace.hold import Hold
 from ropewalk.workspace.queue import Entry, Failure, Wanted
 from ropewalk.workspace.speculate import Plan, Speculation, Step
-from ropewalk.workspace.verdict import Checked, Command
+from ropewalk.workspace.verdict import Checked, Command, Verdict
 
 _TICK, _LONG_TICK, _LOOK_AGAIN, _IDLE = 0.02, 0.1, 1.0, 0.2
 
@@ -131,8 +131,45 @@ def _portable(answering: Answering) -> Resolution:
     return Resolution(answering.resolution.against, files)
 
 
+class Apart:
+    """Is a check outside the queue; should its process die, whoever sweeps jobs ends it and removes its folder."""
+
+    def __init__(self, store: Store, tree: str, how: Orders) -> None:
+        place = check.new_place(how.folder)
+        hold = Hold.take(os.path.join(queue.folder(store), f"job-{os.path.basename(place)}"))
+        assert hold is not None  # nobody else has a place of this name
+        self._hold: Hold | None = hold
+        started = False
+        try:
+            hold.write(msgspec.json.encode(_Left(0, "", place)))
+            self._running = Running(store, tree, how.command, how.env, place, how.policy, how.cage)
+            hold.write(msgspec.json.encode(_Left(self._running.pid, _started(self._running.pid), place)))
+            started = True
+        finally:
+            if not started:
+                hold.drop()
+
+    def poll(self) -> Verdict | None:
+        """Gives what it found once it has ended; nothing of it is left then."""
+        verdict = self._running.poll()
+        if verdict is not None:
+            self._over()
+        return verdict
+
+    def stop(self) -> None:
+        """Ends it, if it goes on, and removes its folder."""
+        if self._hold is not None:
+            self._running.stop()
+            self._over()
+
+    def _over(self) -> None:
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.drop()
+
+
 def sweep_jobs(store: Store) -> None:
-    """Ends the checks of drivers that died, and removes what they left."""
+    """Ends the checks of processes that died, and removes what they left."""
     folder = queue.folder(store)
     for name in os.listdir(folder) if os.path.isdir(folder) else []:
         if name.startswith("job-") and (hold := Hold.take(os.path.join(folder, name))) is not None:

@@ -17,8 +17,9 @@ from ropewalk.plan import mapping
 from ropewalk.plan.mapping import Map
 from ropewalk.store import trees
 from ropewalk.store.store import Store
-from ropewalk.workspace import check, drive, setup
-from ropewalk.workspace.check import Cage, Running
+from ropewalk.workspace import drive, setup
+from ropewalk.workspace.check import Cage
+from ropewalk.workspace.drive import Apart
 from ropewalk.workspace.verdict import Verdict
 
 _TICK = 0.02
@@ -86,7 +87,7 @@ def run(
     policy = setup.policy_of(store)
     jobs = bounds.jobs or os.cpu_count() or 1
     until = clock.monotonic() + bounds.together
-    running: dict[str, Running] = {}
+    running: dict[str, Apart] = {}
     found: dict[str, Verdict] = {}
     pause = threading.Event()
     try:
@@ -94,8 +95,7 @@ def run(
             while waiting and len(running) < jobs:
                 line = waiting.pop(0)
                 how = drive.orders(["/bin/sh", "-c", line], bounds.seconds, folder, policy=policy, cage=cage)
-                place = check.new_place(folder)
-                running[line] = Running(store, tree, how.command, how.env, place, policy, cage)
+                running[line] = Apart(store, tree, how)
             for line, one in list(running.items()):
                 if (verdict := one.poll()) is not None:
                     found[line] = verdict

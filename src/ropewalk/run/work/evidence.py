@@ -7,7 +7,7 @@ import threading
 import msgspec
 
 from ropewalk.store.store import Store
-from ropewalk.workspace import check, drive, setup
+from ropewalk.workspace import drive, setup
 from ropewalk.workspace.check import Cage
 from ropewalk.workspace.drive import Orders
 from ropewalk.workspace.verdict import Verdict
@@ -48,7 +48,7 @@ def look(store: Store, commit: str, how: Orders) -> Verdict | None:
 
 def look_at(store: Store, tree: str, how: Orders) -> Verdict | None:
     """Runs a check on a tree and gives what it found; None when it was stopped."""
-    running = check.Running(store, tree, how.command, how.env, check.new_place(how.folder), how.policy, how.cage)
+    running = drive.Apart(store, tree, how)
     pause = how.stop or threading.Event()
     try:
         while (verdict := running.poll()) is None:
