@@ -106,13 +106,13 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     """
 
     upstreams: dict[str, Upstream] = {}
-    swapped: dict[str, Upstream] = {}
     lanes: dict[str, Lane] = {}
     caps: dict[str, Cap] = {}
     prices: str = ""
     hold: Annotated[float, Meta(ge=0, le=300)] = 30.0
     first_byte: Annotated[float, Meta(gt=0, le=3600)] = 300.0
     between: Annotated[float, Meta(gt=0, le=3600)] = 180.0
+    swapped: dict[str, Upstream] = {}
 
     def bounds(self) -> dict[str, Cap]:
         """Gives all that bounds what is spent: the user's caps, and those that lanes came with."""
