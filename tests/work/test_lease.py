@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from tests.board.boardkit import BoardKit
 
-from ropewalk.board import names, recover
-from ropewalk.board.base import Board
+from ropewalk.board import claim, names, recover, wire
+from ropewalk.board.base import Board, Step, now_object
 from ropewalk.board.local import LocalBoard
 from ropewalk.core import clock
 from ropewalk.run.work.lease import Heart, Lease, Stop
+from ropewalk.store.oplog import Move
 from ropewalk.store.store import Store
 
 
@@ -103,3 +104,19 @@ def test_the_end_of_all_is_the_end_of_each() -> None:
     assert one.is_set() and not two.is_set() and not above.is_set()
     above.set()
     assert two.is_set()
+
+
+def test_a_step_whose_end_was_not_heard_is_adopted_and_another_holder_is_not(kit: BoardKit) -> None:
+    kit.add("a")
+    held = kit.take("a")
+    lease = Lease(held, threading.Event())
+    marked = claim.mark(kit.board, held, "dispatch_started")  # as if nothing had been heard of it
+    assert lease.held.claim == held.claim != marked.claim
+    lease.adopt(kit.board)
+    assert lease.held.claim == marked.claim and "dispatch_started" in lease.held.words
+
+    text = wire.changed_claim(marked.words, host="another/boot/1/1")
+    made = now_object(text)
+    kit.board.push(Step("takeover", held.actor, [Move(names.claim("a"), marked.claim, made.id)], [made]))
+    lease.adopt(kit.board)
+    assert lease.held.claim == marked.claim, "it is another's by now"

@@ -18,10 +18,13 @@ def of(operation: str) -> Callable[[dict[str, Any]], list[str]] | None:
 
 
 def _run(result: dict[str, Any]) -> list[str]:
+    from ropewalk.run.figures import afterwards, on_board  # not at each start
+
     counts = ", ".join(f"{result[name]} {name}" for name in ("landed", "failed", "blocked", "stopped") if result[name])
     if result.get("imported"):
         return _imported(result)
-    lines = [f"run {result['id']} is {result['state']}: {counts or 'nothing yet'} in {_seconds(result['seconds'])}"]
+    lines = [f"run {result['id']} is {result['state']}: {counts or 'nothing yet'}{_took(result)}"]
+    where = on_board(result.get("board", ""))
     if result.get("goal"):
         lines.append(f"goal: {result['goal']}")
     width = max((len(t["id"]) for t in result["tasks"]), default=0)
@@ -41,13 +44,13 @@ def _run(result: dict[str, Any]) -> list[str]:
     if usage := result.get("usage"):
         lines.append("tokens: " + ", ".join(f"{name.removesuffix('_tokens')} {n:,}" for name, n in usage.items()))
     if result["landed"] and result["state"] != "undone":
-        branch = result.get("branch")
-        lines.append(f"see it:   rw diff {result['base'][:12]} {result['ref']} --human")
-        if branch:
-            lines.append(f"merge it: git merge {branch}")
-        lines.append(f"undo it:  rw runs undo {result['id']}")
+        see, merge = afterwards(result["ref"], result["base"], result.get("board", ""))
+        lines.append(f"see it:   {see}")
+        if result.get("branch") or merge:
+            lines.append(f"merge it: {merge or 'git merge ' + result['branch']}")
+        lines.append(f"undo it:  rw runs undo {result['id']}{where}")
     if result["state"] in ("stopped", "died"):
-        lines.append(f"go on:    rw runs resume {result['id']}")
+        lines.append(f"go on:    rw runs resume {result['id']}{where}")
     return lines
 
 
@@ -119,6 +122,13 @@ def _reported(result: dict[str, Any]) -> list[str]:
 
 def _watched(result: dict[str, Any]) -> list[str]:
     return _run(result["run"]) if result.get("run") else ["no task of the board is open"]
+
+
+def _took(result: dict[str, Any]) -> str:
+    apart = result.get("clocks_apart")
+    if apart:
+        return f" (the clocks of its hosts differ by {_seconds(apart)} or more)"
+    return f" in {_seconds(result['seconds'])}"
 
 
 def _seconds(seconds: float) -> str:

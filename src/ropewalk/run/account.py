@@ -148,6 +148,12 @@ def of_run(board: Board, store: Store, run: Run, *, living: bool, branch: str | 
         if one.verdict is None or one.verdict.reason != "cancelled"
     ]  # fmt: skip
     lands = [_land(store, seen, run, one, found) for one in summary.tasks if one.landed]
+    if summary.clocks_apart:  # then times tell no order, and what holds what does
+        commits = [one.commit for one in lands]
+        place = {commit: len(board.on_target(commits, commit)) for commit in commits}
+        lands.sort(key=lambda one: (place[one.commit], one.at, one.task))
+    else:
+        lands.sort(key=lambda one: (one.at, one.op or 0, one.task))
     return _made(summary, now, found, lands, run.modules, int(run.options.get("jobs", 0)), run.stopped, run.host)
 
 
@@ -167,7 +173,6 @@ def _made(
     by_model = [
         _share(_called(*key), [one for one in found if (one.harness, one.model) == key]) for key in who
     ]  # fmt: skip
-    lands = sorted(lands, key=lambda one: (one.at, one.op or 0, one.task))
     return Account(summary, now, found, lands, [one for one in by_task if one.attempts], by_model,
                    _share("all", found), _blocks(summary.tasks), modules, jobs, stopped, host)  # fmt: skip
 
@@ -255,8 +260,10 @@ def _land(store: Store, seen: Scan, run: Run, task: TaskReport, found: Iterable[
     last = next((one for one in found if one.task == task.id and one.how == "landed"), None)
     verdict = seen.verdict(seen.refs.get(names.verdict(name)))
     values = verdict.values if verdict is not None else {}
-    row = store.db.row("SELECT op, undone FROM landed WHERE landed = ? AND ref = ? ORDER BY op DESC LIMIT 1",
-                       (task.landed, names.branch(run.target)))  # fmt: skip
+    # the branch of a git server has a ref of its own in each store, whose name ends alike
+    at = f"/heads/{run.target}"
+    words = "SELECT op, undone FROM landed WHERE landed = ? AND substr(ref, -?) = ? ORDER BY op DESC LIMIT 1"
+    row = store.db.row(words, (task.landed, len(at), at))
     already = values.get("already") == "satisfied"
     return Land(
         task.id, task.landed, last.agent if last is not None else task.agent, task.harness, task.model,

@@ -9,9 +9,11 @@ import msgspec
 
 from ropewalk.board import names, runs, state
 from ropewalk.board.base import Board
+from ropewalk.board.local import LocalBoard
 from ropewalk.board.runs import Broken, Replan, Run
 from ropewalk.board.scan import Attempt, Scan, attempts, frozen, seconds_of
 from ropewalk.board.state import Status
+from ropewalk.run import clocks
 
 TaskState = Literal["landed", "failed", "blocked", "stopped", "cancelled", "pending", "running", "waiting",
                     "replaced", "done", "unknown"]  # fmt: skip
@@ -78,7 +80,9 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `state` is running, done, stopped (it may be resumed), died (nobody works on it though it is not over) or undone
     (its work was taken back). `head` is where its ref is now. `seconds` go from its start to its last verdict, or to
-    now while it runs; `usage` is the sum over tasks. `mode` says whether it was made from tasks, a plan or a goal. One
+    now while it runs, and say nothing where its hosts' clocks are seen to be `clocks_apart` (in seconds, at least).
+    `usage` is the sum over tasks; `board` names the git server of a run that is on one. `mode` says whether it was
+    made from tasks, a plan or a goal. One
     that another program did is `imported`, and its tasks are done, failed or unknown: whether they landed is not known.
     """
 
@@ -105,6 +109,8 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     imported: Origin | None = None
     replans: tuple[Replan, ...] = ()
     despite: tuple[str, ...] = ()
+    clocks_apart: int = 0
+    board: str = ""
     broken: tuple[Broken, ...] = ()
 
 
@@ -144,6 +150,7 @@ def read(
         how = "stopped"
     elif is_open:
         how = "running" if living or (worked_on and at_work(statuses.values())) else "died"
+    made = {task: attempts(seen, runs.task_name(run.id, task)) for task in tasks}
     count = {word: sum(one.state == word for one in found) for word in ("landed", "failed", "blocked", "stopped")}
     last = max((one.ended for one in found), default=0)
     until = now if how == "running" and now else last or run.at
@@ -158,9 +165,30 @@ def read(
         round(count["landed"] / max(1.0, seconds), 2), found, run.at,
         str(run.options.get("harness", "")), branch, run.goal, run.mode, run.by, run.summary, usage,
         replans=run.replans, despite=tuple(run.options.get("despite", ())),
+        clocks_apart=clocks.apart(run, seen, made, {one.id: one.needs for one in found}, now),
+        board="" if isinstance(board, LocalBoard) else board.name,
         broken=run.broken,
     )  # fmt: skip
     return told, seen
+
+
+def afterwards(ref: str, base: str, board: str) -> tuple[str, str]:
+    """Gives how to see what a run made and how to merge it where it has no branch in the repository; of a git server
+    it is fetched. The second is empty where there is no such way.
+    """
+    if not board:
+        return f"rw diff {base[:12]} {ref} --human", ""
+    from shlex import quote
+
+    where = f"{quote(board)} {quote(ref)}"
+    return f"git fetch {where} && git diff {base[:12]} FETCH_HEAD", f"git pull --no-rebase {where}"
+
+
+def on_board(board: str) -> str:
+    """Gives the option that names the board of a run to a further command, with a blank before; none in a store."""
+    from shlex import quote
+
+    return f" --board {quote(board)}" if board else ""
 
 
 def exit_code(found: Summary) -> int:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from ropewalk.core.ids import short_ref
 from ropewalk.run.account import Account, AttemptLine, Share
+from ropewalk.run.figures import afterwards, on_board
 from ropewalk.run.pages.words import UNKNOWN, count, kinds, many, moment, money, one_line, span, worked
 
 Kind = Literal["text", "code", "number", "state"]
@@ -85,7 +86,7 @@ def sections(account: Account) -> list[Section]:
     """Gives all sections that a run has something to say in."""
     made = [
         Section("What was asked", _asked(account)),
-        Section("Figures", [Facts(_figures(account))]),
+        Section("Figures", [Facts(_figures(account)), *_clocks(account)]),
         Section("Tasks", [Figure("graph"), _tasks(account)]),
         Section("What landed", _landed(account)),
         Section("What did not land, and why", _broken(account)),
@@ -148,9 +149,19 @@ def _figures(account: Account) -> list[tuple[str, Cell]]:
     ]  # fmt: skip
 
 
+def _clocks(account: Account) -> list[Block]:
+    if not account.summary.clocks_apart:
+        return []
+    return [Words(
+        f"The clocks of this run's hosts differ by {span(account.summary.clocks_apart)} or more. Each time is of the"
+        " clock of the host that wrote it, so that none says how long anything took from one host to another. For how"
+        " long agents ran is measured without them."
+    )]  # fmt: skip
+
+
 def _took(account: Account) -> str:
     run = account.summary
-    return UNKNOWN if run.imported is not None and not run.seconds else span(run.seconds)
+    return UNKNOWN if run.clocks_apart or (run.imported is not None and not run.seconds) else span(run.seconds)
 
 
 def _tasks(account: Account) -> Table:
@@ -260,17 +271,19 @@ def _share(one: Share) -> tuple[Cell, ...]:
 
 def _afterwards(account: Account) -> list[Block]:
     run = account.summary
+    where = on_board(run.board)
     lines = []
     if run.landed and run.state != "undone":
-        lines.append(("see it", f"rw diff {run.base[:12]} {run.ref} --human"))
-        if run.branch:
-            lines.append(("merge it", f"git merge {run.branch}"))
-        lines.append(("take it back", f"rw runs undo {run.id}"))
+        see, merge = afterwards(run.ref, run.base, run.board)
+        lines.append(("see it", see))
+        if run.branch or merge:
+            lines.append(("merge it", f"git merge {run.branch}" if run.branch else merge))
+        lines.append(("take it back", f"rw runs undo {run.id}{where}"))
     if run.state in ("stopped", "died"):
-        lines.append(("go on with it", f"rw runs resume {run.id}"))
+        lines.append(("go on with it", f"rw runs resume {run.id}{where}"))
     if run.state == "running":
-        lines.append(("follow it", f"rw watch {run.id}"))
-    lines.append(("this report again", f"rw runs report {run.id}"))
+        lines.append(("follow it", f"rw watch {run.id}{where}"))
+    lines.append(("this report again", f"rw runs report {run.id}{where}"))
     read = f"Read off the board and the operation log at {moment(account.now)}, times in UTC: " \
            f"{many(len(run.tasks), 'task')}, {many(len(account.attempts), 'attempt')}."  # fmt: skip
     return [Commands(lines), Words(read)]

@@ -36,7 +36,7 @@ from ropewalk.run import turn as turns
 from ropewalk.run.limits import Spent
 from ropewalk.run.staff import Pick
 from ropewalk.run.turn import Before, Turn
-from ropewalk.run.work import evidence, memories, patience, progress, prompt, replay
+from ropewalk.run.work import evidence, memories, patience, patience, progress, prompt, replay
 from ropewalk.run.work.bench import Bench, Dead, Ending, Lost, Stopped, Unstartable, words_of
 from ropewalk.run.work.landing import Change, Result
 from ropewalk.run.work.lease import Lease
@@ -136,7 +136,7 @@ class Attempt:
             checkout.create(self.store, asked)
             self._tree = self.store.objects.commit(base).tree
         except RopewalkError as error:
-            if isinstance(error, (FencedError, UnsupportedError, BusyError)):
+            if isinstance(error, (FencedError, UnsupportedError)) or patience.may_pass(error):
                 raise
             raise Unstartable(f"{error.code} {error.message}") from None
         into = os.path.join(self.bench.places.of(self.attempt), "before")
@@ -538,17 +538,12 @@ class Attempt:
     # small things
 
     def _patiently(self, step: Callable[[], _T]) -> _T:
-        """Does a step again while another process holds a lock that it needs: what an agent did is not thrown away."""
-        while True:
-            try:
-                done = step()
-            except BusyError as error:
-                self._check_stop()
-                if self.bench.patience.wait(error, self.lease.stop) is not None:
-                    raise
-            else:
-                self.bench.patience.over()
-                return done
+        """Does a step again while what is in its way may pass: what an agent did is not thrown away."""
+        return self.bench.patience.through(step, self.lease.stop, self._once_more)
+
+    def _once_more(self) -> None:
+        self._check_stop()
+        self.lease.adopt(self.board)
 
     def _check_stop(self) -> None:
         if self.lease.lost:

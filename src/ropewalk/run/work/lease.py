@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ropewalk.board import names, observe
+from ropewalk.board import names, observe, wire
 from ropewalk.board.base import Board
 from ropewalk.board.base import words as words_of
 from ropewalk.board.claim import Held
 from ropewalk.core import clock
-from ropewalk.core.errors import RopewalkError
+from ropewalk.core.errors import RemoteError, RopewalkError
 from ropewalk.store.store import Store
 
 
@@ -57,6 +57,26 @@ class Lease:
         """Notes the claim's new object; the caller has it in `still`."""
         with self._guard:
             self._held = held
+
+    def adopt(self, board: Board) -> None:
+        """Takes the claim as it is on the board, where a step of ours changed it whose end was not heard.
+
+        Whoever takes an attempt over or ends it says so in the claim, and then it is not ours. A board that is out of
+        reach still tells nothing.
+        """
+        with self._guard:
+            try:
+                board.refresh()
+            except RemoteError:
+                return
+            ref = names.claim(self._held.task.id)
+            oid, text = board.ref(ref), words_of(board, ref)
+            seen = None if text is None else wire.read_claim(text)
+            mine = wire.read_claim(self._held.words)
+            if oid is None or text is None or seen is None or mine is None or seen.closed or seen.values_of("ended"):
+                return
+            if (seen.attempt, seen.host) == (mine.attempt, mine.host):
+                self._held = self._held._replace(claim=oid, words=text)
 
     def lose(self) -> None:
         """Notes that the claim is another's, or gone, which ends what rests on it."""

@@ -187,7 +187,7 @@ class _Loop:
         self.choice = Choice(self.presence)
         self.failures: list[str] = []
         self.refusals = 0
-        self.kept: list[Held] = []
+        self.kept: list[tuple[Held, TaskEnd]] = []
         self._seen: _Seen | None = None
         self._full_at = self._observed_at = self._compacted_at = float("-inf")
         self._pause, self._refreshed = _FIRST_PAUSE, 0.0
@@ -265,7 +265,7 @@ class _Loop:
         self.worker.tasks.append(ending.end)
         self.worker.bell.ring()
         if ending.unreleased is not None:
-            self.kept.append(ending.unreleased)
+            self.kept.append((ending.unreleased, ending.end))
         end = ending.end
         if not ending.structural:
             self.failures.clear()
@@ -286,9 +286,13 @@ class _Loop:
     def _settle_kept(self) -> None:
         """Gives back claims that could not be given back when their attempts ended."""
         while self.kept:
-            outcome = Outcome(False, 1, 1, self.kept[-1].harness, reason="its attempt could not be ended at once")
+            held, end = self.kept[-1]
             try:
-                claim.die(self.board, self.kept[-1], outcome, self.options.heirs)
+                if end.how == "released":
+                    claim.release(self.board, held, f"released: {' '.join(end.reason.split())[:1000]}")
+                else:
+                    why = f"its attempt could not be ended at once: {' '.join(end.reason.split())[:900]}"
+                    claim.die(self.board, held, Outcome(False, 1, 1, held.harness, reason=why), self.options.heirs)
             except FencedError:
                 pass
             self.kept.pop()

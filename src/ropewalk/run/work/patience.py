@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 from ropewalk.core import clock
-from ropewalk.core.errors import BusyError, RopewalkError
+from ropewalk.core.errors import BusyError, RemoteError, RopewalkError
+
+PASSING = ("unreachable", "broken_off", "silent", "failed", "locked")
+"""Are the reasons of a server that may be gone the next time."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_T = TypeVar("_T")
+
+
+def may_pass(error: RopewalkError) -> bool:
+    """Says whether what is in the way may be gone later: another process's lock, or a line that is cut."""
+    return isinstance(error, BusyError) or (
+        isinstance(error, RemoteError) and error.details.get("reason") in PASSING
+    )  # fmt: skip
 
 
 class Patience:
@@ -50,3 +62,21 @@ class Patience:
         stop.wait(self._pause)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         return None
+
+    def through(self, step: Callable[[], _T], stop: threading.Event, again: Callable[[], None]) -> _T:
+        """Gives what a step gives, which is done again after a wait while what is in its way may pass.
+
+        `again` is called after each wait; raises what the step raised when nobody waits any longer.
+        """
+        while True:
+            try:
+                done = step()
+            except (BusyError, RemoteError) as error:
+                if not may_pass(error):
+                    raise
+                if self.wait(error, stop) is not None:
+                    raise
+                again()
+            else:
+                self.over()
+                return done

@@ -20,6 +20,7 @@ from ropewalk.core import clock
 from ropewalk.core.errors import FencedError, InternalError, NotFoundError, RemoteError
 from ropewalk.run.work import shared_pending, shared_refs
 from ropewalk.run.work.landing import Change, Result
+from ropewalk.run.work.patience import PASSING
 from ropewalk.run.work.shared_bell import Bell, ring
 from ropewalk.run.work.shared_holder import Holder, Protected, Settings
 from ropewalk.store.store import Store
@@ -28,8 +29,6 @@ _TICK = 0.1
 _FIRST_POLL, _LAST_POLL, _SLOWER = 0.5, 5.0, 1.3
 _OUTAGE_SECONDS = 300.0
 _TRIES = 20
-_PASSING = ("unreachable", "broken_off", "silent", "failed", "locked")
-"""Are the reasons of a server that may be gone the next time."""
 
 
 class SharedLanding:
@@ -136,7 +135,7 @@ class _Wait:
             except RemoteError as error:
                 now = clock.monotonic()
                 since = since or now
-                if error.details.get("reason") not in _PASSING or now - since > _OUTAGE_SECONDS:
+                if error.details.get("reason") not in PASSING or now - since > _OUTAGE_SECONDS:
                     raise
                 if self.lease.stop.is_set():
                     return Result("stopped", words=error.message)
