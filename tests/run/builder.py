@@ -13,7 +13,7 @@ import sys
 import time
 from urllib.parse import urlsplit
 
-PATIENCE = 90.0
+PATIENCE = 200.0
 SHARED = "list.txt"
 
 

@@ -29,12 +29,13 @@ from ropewalk.testing.model_server import ModelServer
 
 TASKS, JOBS, REGIONS = 20, 4, 5
 WORDS = "one two three four five six"
-PATIENCE = 180.0
+PATIENCE = 400.0
 KEY = "sk-real-key-0123456789"
 
 Kind = Literal["driver", "worker", "watch", "gateway", "shim", "agent", "group", "power"]
 VICTIMS: tuple[Kind, ...] = ("driver", "driver", "worker", "group", "gateway", "shim", "agent", "watch", "power")
 
+_LOOK_SECONDS = 0.2
 _ASKED = re.compile(rb"TASK (\S+) (work|conflict) STEP (\d)")
 _CHILDREN = {b"ropewalk.gateway.process": "gateway", b"shim.py": "shim"}
 
@@ -254,7 +255,7 @@ class KilledRun:
         self.may_ask_again: Counter[str] = Counter()
         self.asked_when_done: dict[str, int] = {}
         self.run = ""
-        self.begun = 0
+        self.begun, self._look_at = 0, 0.0
         self.driver: subprocess.Popen[bytes] | None = None
         self.worker: subprocess.Popen[bytes] | None = None
         self.watch: subprocess.Popen[bytes] | None = None
@@ -372,7 +373,12 @@ class KilledRun:
             return (self.person.store / "FORMAT").exists()
         if moment.kind == "seeded":
             return self._is_seeded()
-        return (moment.kind == "event" and self.events() >= moment.event) or len(self.done()) == TASKS
+        if moment.kind == "event" and self.events() >= moment.event:
+            return True
+        if time.monotonic() < self._look_at:
+            return False
+        self._look_at = time.monotonic() + _LOOK_SECONDS  # a look is a git child, and takes from what it looks at
+        return len(self.done()) == TASKS
 
     def _is_seeded(self) -> bool:
         return bool(self._tasks("refs/swarm/runs"))
