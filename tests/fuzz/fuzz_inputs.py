@@ -110,6 +110,7 @@ BASES: dict[str, Base] = {
     "runs show": Base({"id": "r"}),
     "runs resume": Base({"id": "r", "jobs": 1}, True),
     "runs stop": Base({"id": "r", "why": "w"}),
+    "runs pause": Base({"id": "r", "why": "w", "seconds": 9}),
     "runs undo": Base({"id": "r", "check": "true"}),
     "runs report": Base({"id": "r", "format": "md"}),
     "watch": Base({"run": "r", "patience": 0.1}, True),

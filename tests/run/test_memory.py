@@ -78,8 +78,8 @@ def test_devflock_B26_the_next_agent_of_a_region_is_told_and_a_neighbour_of_what
 def test_devflock_B26_what_is_malformed_is_passed_over_and_said_and_no_task_fails(runs: Runs) -> None:
     much = {"public": {"exports": ["x" * 250 for _ in range(20)]}}
     bad = [
-        block("{not json"), block({"public": {"exports": "all"}}), block({"secret": 1}), block(much), f"{block()}\n{block()}",
-        block() + "\nand so on", block({}), "```region-memory\n{}",
+        block("{not json"), block({"public": {"exports": "all"}}), block({"secret": 1}), block(much),
+        f"{block()}\n{block()}", block() + "\nand so on", block({}), "```region-memory\n{}",
     ]  # fmt: skip
     code, envelope = runs.run(chain(*bad))
     assert code == 0 and envelope["result"]["landed"] == len(bad), envelope

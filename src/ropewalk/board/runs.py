@@ -17,6 +17,7 @@ import msgspec
 from ropewalk.board import names, wire
 from ropewalk.board.base import Board, Step, now_object
 from ropewalk.board.wire import Object
+from ropewalk.core import clock
 from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import CasMismatchError, InvalidError, NotFoundError
 from ropewalk.plan.plan import Module
@@ -58,6 +59,18 @@ class Broken(msgspec.Struct, frozen=True, omit_defaults=True):
     words: str = ""
 
 
+class Pause(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Is why none of a run's tasks is started now.
+
+    `until` is when it goes on by itself, 0 where somebody has to say so; times are seconds since 1970.
+    """
+
+    why: str
+    by: str = ""
+    at: int = 0
+    until: int = 0
+
+
 class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is what a run was asked to do.
 
@@ -85,6 +98,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     stopped: str = ""
     undone: Undone = ""
     replans: tuple[Replan, ...] = ()
+    paused: Pause | None = None
     broken: tuple[Broken, ...] = ()
 
     @property
@@ -117,6 +131,7 @@ def short(run: str, task: str) -> str:
 def words(run: Run) -> str:
     """Gives the message of a run's record."""
     mark = f"stopped: {wire.one_line(run.stopped)}\n" if run.stopped else ""
+    mark += f"paused: {run.paused.until}\n" if run.paused is not None else ""
     return f"run {run.id}\n\n{mark}record: {msgspec.json.encode(run).decode()}"
 
 
@@ -149,9 +164,26 @@ def stopped(board: Board, named: Iterable[str]) -> set[str]:
     for name in named:
         oid = board.ref(names.run(name))
         content = board.content(oid) if oid is not None else None
-        if content is not None and wire.fields(wire.message(content)).get("stopped"):
+        said = wire.fields(wire.message(content)) if content is not None else None
+        if said is not None and (said.get("stopped") or _waits(said.get("paused"))):
             found.add(name)
     return found
+
+
+def _waits(until: str) -> bool:
+    """Says whether a run's mark has it wait; one whose time has come goes on without anybody's word."""
+    return until.isdigit() and (until == "0" or int(until) > clock.now())
+
+
+def set_paused(board: Board, name: str, pause: Pause | None, actor: str) -> Run:
+    """Has a run wait, or go on; gives its record. One that waits already goes on waiting as it does, or for longer."""
+
+    def change(run: Run) -> Run:
+        if pause is not None and run.paused is not None and not 0 < run.paused.until < (pause.until or 1 << 62):
+            return run
+        return msgspec.structs.replace(run, paused=pause)
+
+    return _changed(board, name, "run_pause" if pause is not None else "run_resume", actor, change)
 
 
 def set_stopped(board: Board, name: str, why: str, actor: str) -> Run:

@@ -8,8 +8,8 @@ from typing import Any
 
 from ropewalk.cli import demoview
 
-_MARKS = {"landed": "✓", "failed": "✗", "blocked": "–", "stopped": "■", "cancelled": "–", "running": "▸",
-          "waiting": "…", "pending": "…"}  # fmt: skip
+_MARKS = {"landed": "✓", "failed": "✗", "blocked": "–", "stopped": "■", "cancelled": "–", "replaced": "↻",
+          "running": "▸", "waiting": "…", "pending": "…"}  # fmt: skip
 
 
 def of(operation: str) -> Callable[[dict[str, Any]], list[str]] | None:
@@ -38,6 +38,9 @@ def _run(result: dict[str, Any]) -> list[str]:
         lines.append(f"  {_MARKS.get(t['state'], '·')} {t['id']:<{width}} {t['state']:<8} {what}{said}".rstrip())
         if t.get("kept"):
             lines.append(f"    its work is kept: rw recover {t['kept']}")
+    for one in result.get("replans", []):
+        what = f"no plan came of it: {one['error']}" if one.get("error") else ", ".join(one.get("tasks", []))
+        lines.append(f"re-planned, because {', '.join(one['failed'])} failed: {what}")
     for one in result.get("broken", []):
         by = one["by"] or "a change that is none of the run's"
         lines.append(f"the check of {one['task']} fails since {by} landed ({one['commit'][:12]})")
@@ -49,7 +52,11 @@ def _run(result: dict[str, Any]) -> list[str]:
         if result.get("branch") or merge:
             lines.append(f"merge it: {merge or 'git merge ' + result['branch']}")
         lines.append(f"undo it:  rw runs undo {result['id']}{where}")
-    if result["state"] in ("stopped", "died"):
+    if pause := result.get("paused"):
+        at = pause.get("until", 0)
+        when = f"; it goes on at {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC" if at else ""
+        lines.append(f"paused:   {pause['why']}{when}")
+    if result["state"] in ("stopped", "died", "paused"):
         lines.append(f"go on:    rw runs resume {result['id']}{where}")
     return lines
 
@@ -139,6 +146,7 @@ def _seconds(seconds: float) -> str:
 
 _VIEWS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "import-run": _brought,
-    "run": _run, "runs show": _run, "runs resume": _run, "runs stop": _run, "runs undo": _undone, "runs list": _runs,
+    "run": _run, "runs show": _run, "runs resume": _run, "runs stop": _run,
+    "runs pause": _run, "runs undo": _undone, "runs list": _runs,
     "runs report": _reported, "watch": _watched, "demo": demoview.view,
 }  # fmt: skip

@@ -90,7 +90,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "setup": ("setup",),
     "run": ("run", "runs resume"),
-    "runs": ("runs list", "runs show", "runs stop", "runs undo", "import-run"),
+    "runs": ("runs list", "runs show", "runs pause", "runs stop", "runs undo", "import-run"),
     "reporting": ("runs report", "watch"),
     "demo": ("demo",),
     "plan": ("plan draft", "plan lint", "plan refute", "plan estimate", "plan expand", "plan show"),

@@ -108,6 +108,8 @@ class RunsResumeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     harness: crew.Harness | None = None
     command: crew.Command | None = None
     pass_env: crew.PassEnv = []
+    budget: crew.Budget | None = None
+    max_tokens: crew.MaxTokens | None = None
     board: BoardName | None = None
 
 
@@ -115,7 +117,7 @@ class RunsResumeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     "runs resume",
     request=RunsResumeRequest,
     response=Summary,
-    summary="Go on with a run that was stopped, killed, or cut short by a power loss",
+    summary="Go on with a run that was paused, stopped, killed, or cut short by a power loss",
     errors=(*ON_A_BOARD, *crew.LANES, BusyError),
     writes=True,
     tool="",
@@ -135,11 +137,23 @@ def runs_resume(ctx: Context, req: RunsResumeRequest) -> Summary:
             hint="`rw op undo` of the operation that `rw op log` has for it brings it back", run=found.id,
         )  # fmt: skip
     options = changed(
-        found.options, jobs=req.jobs, harness=req.harness, command=req.command, pass_env=list(req.pass_env)
+        found.options, jobs=req.jobs, harness=req.harness, command=req.command, pass_env=list(req.pass_env),
+        budget=req.budget, max_tokens=req.max_tokens,
     )
     _crew_of(ctx, options)
+    was_paused = found.paused is not None
     found = runs.set_stopped(board, found.id, "", ctx.agent)
-    return _drive(ctx, req.board, board, store, msgspec.structs.replace(found, options=options))
+    found = runs.set_paused(board, found.id, None, ctx.agent)
+    try:
+        return _drive(ctx, req.board, board, store, msgspec.structs.replace(found, options=options))
+    except BusyError as error:
+        if not was_paused or error.details.get("run") != found.id:
+            raise
+        from ropewalk.run import drive
+
+        # who drives it looks once more after it has let go of the run, so that it is one of the two that goes on
+        ctx.progress(f"{error.message}, which goes on with it")
+        return drive.shown(board, store, found)
 
 
 def make_store(ctx: Context, named: str | None) -> None:
@@ -182,6 +196,7 @@ def _crew_of(ctx: Context, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drive(ctx: Context, named: str | None, board: Board, store: Store, made: Run) -> Summary:
+    from ropewalk.board import runs
     from ropewalk.run import drive, figures
     from ropewalk.run.interrupts import Interrupts
 
@@ -190,6 +205,14 @@ def _drive(ctx: Context, named: str | None, board: Board, store: Store, made: Ru
         done = drive.drive(board, store, made, options, watch=watcher(ctx), desk=managing.desk(ctx, store, made))
     if done.ended == "gave_up":
         ctx.warnings.append(f"the worker gave up: {done.reason}")
+    if done.summary.state == "paused" and not interrupts.stopped.is_set():
+        board.refresh()
+        now = runs.need(board, made.id)
+        if now.paused is None:  # it was let go on by somebody who saw that this process drives it
+            try:
+                return _drive(ctx, named, board, store, msgspec.structs.replace(now, options=made.options))
+            except BusyError:
+                pass
     ctx.exit = 130 if interrupts.stopped.is_set() else figures.exit_code(done.summary)
     return done.summary
 
@@ -237,6 +260,12 @@ def line_of(event: dict[str, Any]) -> str | None:
     if kind == "task_ended":
         report = event["report"]
         return f"{task}: {report.state}: {report.reason}" if report.state != "landed" else None
+    if kind == "run_paused":
+        return f"the run is paused: {event['reason']}{_until(event['until'])}"
+    if kind == "run_resumed":
+        return "the run goes on"
+    if kind == "manager_refused":
+        return f"the {event['what']} is refused: {event['problems'][0]}"
     if kind in ("replanning", "replanned", "replan_failed", "replan_refused", "replan_dropped"):
         return _replan_line(kind, event)
     if kind == "run_ended":
@@ -256,8 +285,14 @@ def line_of(event: dict[str, Any]) -> str | None:
 def _replan_line(kind: str, event: dict[str, Any]) -> str:
     failed = ", ".join(event.get("failed", []))
     if kind == "replanning":
-        return f"re-planning, {event['number']} of {event['of']}: {failed} failed, {len(event['blocked'])} wait for it"
+        return f"re-planning, {event['number']} of {event['of']}: {failed} failed, and {len(event['blocked'])} more waited"
     if kind == "replanned":
         return f"re-planned: {', '.join(event['tasks'])} in the place of {', '.join(event['replaced'])}"
     how = {"replan_failed": "no re-plan came of it", "replan_refused": "not re-planned", "replan_dropped": "not taken"}
     return f"{how[kind]}: {event['reason']}"
+
+
+def _until(at: int) -> str:
+    from datetime import UTC, datetime
+
+    return f"; it goes on at {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC" if at else ""

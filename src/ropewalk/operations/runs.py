@@ -152,6 +152,42 @@ def runs_stop(ctx: Context, req: RunsStopRequest) -> Summary:
     return drive.shown(board, store, found)
 
 
+class RunsPauseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes a run's id, why it is to wait, and for how long."""
+
+    id: RunName
+    why: Annotated[str, Meta(max_length=1000, description="why, for whoever looks at it")] = ""
+    seconds: (
+        Annotated[int, Meta(ge=1, le=31_536_000, description="it goes on by itself after so long")] | None
+    ) = None
+    board: BoardName | None = None
+
+
+@operation(
+    "runs pause",
+    request=RunsPauseRequest,
+    response=Summary,
+    summary="Let a run wait: what is being worked on is finished, and no other of its tasks is started, on any host",
+    errors=(*ON_A_BOARD, NotFoundError),
+    writes=True,
+    tool="",
+    store=False,
+    command=Command(positional=("id",)),
+)
+def runs_pause(ctx: Context, req: RunsPauseRequest) -> Summary:
+    """Lets a run wait; again changes nothing. `rw runs resume` lets it go on."""
+    from ropewalk.board import runs
+    from ropewalk.core import clock
+    from ropewalk.run import drive
+
+    board = ctx.board(req.board)
+    board.refresh()
+    now = clock.now()
+    why = f"by {ctx.agent}{': ' + req.why if req.why else ''}"
+    pause = runs.Pause(why, ctx.agent, now, now + req.seconds if req.seconds is not None else 0)
+    return drive.shown(board, ctx.store_for(board), runs.set_paused(board, req.id, pause, ctx.agent))
+
+
 class RunsUndoRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Takes a run's id, and a check for the tree without its work."""
 

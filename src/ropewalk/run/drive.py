@@ -21,10 +21,9 @@ from ropewalk.core import clock, durable
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.events import Event, EventLog
 from ropewalk.core.ids import short_ref
-from ropewalk.run import figures, proving, publish, replanning, report
+from ropewalk.run import figures, pausing, proving, publish, replanning, report
 from ropewalk.run.figures import Summary, TaskReport
 from ropewalk.run.replanning import Desk
-from ropewalk.run.work import loop
 from ropewalk.run.work.landing import LocalLanding
 from ropewalk.run.work.leftovers import Places
 from ropewalk.run.work.options import Options, Report
@@ -57,10 +56,10 @@ def drive(
                      tasks=list(run.tasks), harness=options.harness.name, jobs=options.jobs)  # fmt: skip
             told = _Told(run, log)
             wanted = options._replace(within=run.id, until_empty=True, emit=told)
-            done = loop.work(board, store, wanted)
+            done = pausing.work(board, store, run, wanted, told)
             while desk is not None and (more := _replanned(board, store, run, wanted, done, desk, told)) is not None:
                 run = told.run = msgspec.structs.replace(more, options=run.options)
-                done = loop.work(board, store, wanted)
+                done = pausing.work(board, store, run, wanted, told)
             if done.ended == "empty" and not options.stop.is_set():
                 proving.prove(board, store, run, wanted, told)
             Sessions(Places(store, options.data_home).sessions).drop(f"{run.id}.")

@@ -10,14 +10,15 @@ import msgspec
 from ropewalk.board import names, runs, state
 from ropewalk.board.base import Board
 from ropewalk.board.local import LocalBoard
-from ropewalk.board.runs import Broken, Replan, Run
+from ropewalk.board.runs import Broken, Pause, Replan, Run
 from ropewalk.board.scan import Attempt, Scan, attempts, frozen, seconds_of
 from ropewalk.board.state import Status
+from ropewalk.core import clock
 from ropewalk.run import clocks
 
 TaskState = Literal["landed", "failed", "blocked", "stopped", "cancelled", "pending", "running", "waiting",
                     "replaced", "done", "unknown"]  # fmt: skip
-RunState = Literal["running", "done", "stopped", "died", "undone", "imported"]
+RunState = Literal["running", "done", "stopped", "paused", "died", "undone", "imported"]
 
 _BROKEN: frozenset[TaskState] = frozenset({"failed", "blocked", "cancelled"})
 
@@ -78,11 +79,11 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
 class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     """Is what a run did.
 
-    `state` is running, done, stopped (it may be resumed), died (nobody works on it though it is not over) or undone
-    (its work was taken back). `head` is where its ref is now. `seconds` go from its start to its last verdict, or to
-    now while it runs, and say nothing where its hosts' clocks are seen to be `clocks_apart` (in seconds, at least).
-    `usage` is the sum over tasks; `board` names the git server of a run that is on one. `mode` says whether it was
-    made from tasks, a plan or a goal. One
+    `state` is running, done, stopped (it may be resumed), paused (`paused` says why and until when), died (nobody
+    works on it though it is not over) or undone (its work was taken back). `head` is where its ref is now. `seconds` go
+    from its start to its last verdict, or to now while it runs, and say nothing where its hosts' clocks are seen to be
+    `clocks_apart` (in seconds, at least). `usage` is the sum over tasks; `board` names the git server of a run that is
+    on one. `mode` says whether it was made from tasks, a plan or a goal. One
     that another program did is `imported`, and its tasks are done, failed or unknown: whether they landed is not known.
     """
 
@@ -108,10 +109,11 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     usage: dict[str, int] = {}
     imported: Origin | None = None
     replans: tuple[Replan, ...] = ()
+    paused: Pause | None = None
     despite: tuple[str, ...] = ()
+    broken: tuple[Broken, ...] = ()
     clocks_apart: int = 0
     board: str = ""
-    broken: tuple[Broken, ...] = ()
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -148,6 +150,9 @@ def read(
         how = "undone"
     elif run.stopped and any(one.state in ("stopped", "running", "waiting") for one in found):
         how = "stopped"
+    elif is_open and run.paused is not None and _waits(run.paused, now):
+        how = "paused"
+        found = [_held(one, run.paused) if one.state == "waiting" else one for one in found]
     elif is_open:
         how = "running" if living or (worked_on and at_work(statuses.values())) else "died"
     made = {task: attempts(seen, runs.task_name(run.id, task)) for task in tasks}
@@ -164,10 +169,11 @@ def read(
         count["failed"], count["blocked"], count["stopped"], seconds,
         round(count["landed"] / max(1.0, seconds), 2), found, run.at,
         str(run.options.get("harness", "")), branch, run.goal, run.mode, run.by, run.summary, usage,
-        replans=run.replans, despite=tuple(run.options.get("despite", ())),
+        replans=run.replans, paused=run.paused if how == "paused" else None,
+        despite=tuple(run.options.get("despite", ())),
+        broken=run.broken,
         clocks_apart=clocks.apart(run, seen, made, {one.id: one.needs for one in found}, now),
         board="" if isinstance(board, LocalBoard) else board.name,
-        broken=run.broken,
     )  # fmt: skip
     return told, seen
 
@@ -197,6 +203,8 @@ def exit_code(found: Summary) -> int:
     """
     if found.state == "stopped":
         return 130
+    if found.state == "paused":
+        return 14
     broken = [one for one in found.tasks if one.state in _BROKEN]
     if not broken and found.state == "done":
         return 10 if found.broken else 0
@@ -299,6 +307,16 @@ def _blocked(found: list[TaskReport], *, stopped: bool) -> list[TaskReport]:
             if one.state == "waiting":
                 by_id[name] = msgspec.structs.replace(one, state="stopped", reason="the run was stopped")
     return list(by_id.values())
+
+
+def _waits(pause: Pause, now: int) -> bool:
+    return not pause.until or pause.until > (now or clock.now())
+
+
+def _held(one: TaskReport, pause: Pause) -> TaskReport:
+    """Gives a task that waits as one of a run that does, whatever else it waits for."""
+    words = [f"the run is paused: {pause.why}", *([one.reason] if one.reason else [])]
+    return msgspec.structs.replace(one, reason="; ".join(words))
 
 
 def _agent(last: Attempt | None) -> str:

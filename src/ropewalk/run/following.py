@@ -128,6 +128,7 @@ def _begin(path: str) -> int:
 def _looked(board: Board, store: Store, run: Run, seen: _Seen, patience: float, gone: Gone) -> Iterator[Event]:
     """Yields what changes in the run as its board shows it."""
     idle: float | None = None
+    held: runs.Pause | None = None
     while not gone():
         run = runs.need(board, run.id)
         now = drive.shown(board, store, run)
@@ -135,6 +136,12 @@ def _looked(board: Board, store: Store, run: Run, seen: _Seen, patience: float, 
             seen.note(event)
             yield event
         idle = (idle or clock.monotonic()) if now.state == "died" else None
+        if now.paused is not None and now.paused.until:
+            if now.paused != held:
+                held = now.paused
+                yield _event("run_paused", run=run.id, reason=held.why, until=held.until)
+            _pause(_every(board), gone)
+            continue  # it goes on by itself
         if now.state != "running" and (idle is None or clock.monotonic() - idle >= patience):
             if not seen.over:
                 yield _event("run_ended", run=run.id, state=now.state, landed=now.landed, failed=now.failed,

@@ -104,7 +104,10 @@ def replan(
         asked = _asked(run, found)
         done = Replan(found.key, tuple(names), manager=manager.name, by=who.actor, at=clock.now())
         try:
-            got = substituting.substitute(store, base, asked, manager, around, stop=stop, tell=tell)
+            got = substituting.substitute(
+                store, base, asked, manager, around, stop=stop,
+                tell=lambda kind, **facts: tell(f"manager_{kind}", **facts),
+            )  # fmt: skip
         except PlanningError as error:
             if error.details.get("stopped"):
                 return None

@@ -116,6 +116,9 @@ def _asked(account: Account) -> list[Block]:
         rows.append(("agents", Cell(f"{run.harness}, {account.jobs} at once" if account.jobs else run.harness)))
     if run.despite:
         rows.append(("started in spite of its lint", Cell("; ".join(run.despite))))
+    if run.paused is not None:
+        until = f"; it goes on at {moment(run.paused.until)}" if run.paused.until else ""
+        rows.append(("paused", Cell(f"{run.paused.why}{until}")))
     if account.stopped:
         rows.append(("stopped", Cell(account.stopped)))
     if run.imported is not None:
@@ -279,7 +282,7 @@ def _afterwards(account: Account) -> list[Block]:
         if run.branch or merge:
             lines.append(("merge it", f"git merge {run.branch}" if run.branch else merge))
         lines.append(("take it back", f"rw runs undo {run.id}{where}"))
-    if run.state in ("stopped", "died"):
+    if run.state in ("stopped", "died", "paused"):
         lines.append(("go on with it", f"rw runs resume {run.id}{where}"))
     if run.state == "running":
         lines.append(("follow it", f"rw watch {run.id}{where}"))

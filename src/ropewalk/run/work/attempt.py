@@ -36,8 +36,8 @@ from ropewalk.run import turn as turns
 from ropewalk.run.limits import Spent
 from ropewalk.run.staff import Pick
 from ropewalk.run.turn import Before, Turn
-from ropewalk.run.work import evidence, memories, patience, patience, progress, prompt, replay
-from ropewalk.run.work.bench import Bench, Dead, Ending, Lost, Stopped, Unstartable, words_of
+from ropewalk.run.work import evidence, memories, patience, progress, prompt, quota, replay
+from ropewalk.run.work.bench import Bench, Dead, Ending, Exhausted, Lost, Stopped, Unstartable, words_of
 from ropewalk.run.work.landing import Change, Result
 from ropewalk.run.work.lease import Lease
 from ropewalk.run.work.leftovers import drop
@@ -94,6 +94,8 @@ class Attempt:
                 ending = self._give_back("the worker was stopped")
             except Lost:
                 ending = self._ending("fenced", "the claim is another's")
+            except Exhausted as error:
+                ending = self._give_back(error.why)._replace(spent=error)
             except Unstartable as error:
                 ending = self._give_back(str(error), structural=str(error))
             except Dead as death:
@@ -280,8 +282,9 @@ class Attempt:
         refused = turns.refusal(result)
         if isinstance(refused, CassetteMissError):
             raise refused
-        if refused is not None and self._present() == self._tree:
-            raise Unstartable(f"{refused.code} {refused.message}")
+        spent = quota.of(result, self.options.ways.gateway) if runs.of_task(self.task.id) or refused else None
+        if (spent or refused) is not None and self._present() == self._tree:
+            raise spent or Unstartable(str(refused))
         if not result.lane.ending.ok and self._present() == self._tree:
             words = turns.words(result)
             raise Dead(self._agent_rc, f"provider: the agent ended with {self._agent_rc} and changed nothing: {words}")

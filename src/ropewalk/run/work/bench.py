@@ -34,11 +34,23 @@ class Bench(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """Is how an attempt ended; with `structural` the fault is this host's, or the board's, and not the task's."""
+    """Is how an attempt ended; with `structural` the fault is this host's, or the board's, and not the task's.
+
+    With `spent` a budget, or what a provider gives, is used up.
+    """
 
     end: TaskEnd
     structural: str = ""
     unreleased: Held | None = None
+    spent: Exhausted | None = None
+
+
+class Exhausted(Exception):
+    """What the agent's model may be asked is used up: why, and until when (seconds since 1970; 0: nobody knows)."""
+
+    def __init__(self, why: str, until: int = 0) -> None:
+        super().__init__(why)
+        self.why, self.until = why, until
 
 
 class Stopped(Exception):

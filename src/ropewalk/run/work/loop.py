@@ -31,11 +31,11 @@ from ropewalk.core.errors import (
 from ropewalk.lane.processes import sweep
 from ropewalk.plan.task import Task
 from ropewalk.run.staff import Pick
-from ropewalk.run.work import leftovers, progress
+from ropewalk.run.work import leftovers, progress, quota
 from ropewalk.run.work.admission import Admission
 from ropewalk.run.work.attempt import Attempt
 from ropewalk.run.work.bell import Bell
-from ropewalk.run.work.bench import Bench, Ending
+from ropewalk.run.work.bench import Bench, Ending, Exhausted
 from ropewalk.run.work.choice import Choice
 from ropewalk.run.work.landing import LocalLanding
 from ropewalk.run.work.lease import Heart
@@ -275,12 +275,26 @@ class _Loop:
                          landed=end.landed, seconds=end.seconds)  # fmt: skip
         if len(self.failures) >= self.options.failures:
             return "gave_up", f"{len(self.failures)} attempts in a row failed here: {ending.structural}"
+        if ending.spent is not None and (over := self._wait_for_more(end.task, ending.spent)) is not None:
+            return "gave_up", over
         if self.options.stop.is_set():
             return "stopped", "it was told to end"
         if self.options.once:
             return "once", ""
         if ending.structural:
             self.options.stop.wait(min(0.2 * 2 ** len(self.failures), 5.0))
+        return None
+
+    def _wait_for_more(self, task: str, spent: Exhausted) -> str | None:
+        """Has a task's run wait because what it may use is used up; gives why the worker ends where it is of none."""
+        self._seen = None
+        try:
+            pause = quota.pause(self.board, task, spent, self.worker.actor)
+        except RopewalkError as error:
+            return f"{spent.why} ({error.code} {error.message})"
+        if pause is None:
+            return spent.why
+        self.worker.tell("run_paused", run=runs.of_task(task), reason=pause.why, until=pause.until)
         return None
 
     def _settle_kept(self) -> None:
@@ -317,6 +331,8 @@ class _Loop:
                 status = self.choice.pick(seen.groups[0], busy)
                 if not seen.groups[0]:
                     seen.groups.pop(0)
+                if runs.stopped(self.board, {runs.of_task(status.id)} - {""}):
+                    continue  # since that look
                 fresh = state.need(self.board, status.id)
                 if fresh is not None and fresh.state == "ready":
                     return fresh
