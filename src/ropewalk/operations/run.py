@@ -285,7 +285,8 @@ def line_of(event: dict[str, Any]) -> str | None:
 def _replan_line(kind: str, event: dict[str, Any]) -> str:
     failed = ", ".join(event.get("failed", []))
     if kind == "replanning":
-        return f"re-planning, {event['number']} of {event['of']}: {failed} failed, and {len(event['blocked'])} more waited"
+        more = f", and {len(event['blocked'])} more waited"
+        return f"re-planning, {event['number']} of {event['of']}: {failed} failed{more}"
     if kind == "replanned":
         return f"re-planned: {', '.join(event['tasks'])} in the place of {', '.join(event['replaced'])}"
     how = {"replan_failed": "no re-plan came of it", "replan_refused": "not re-planned", "replan_dropped": "not taken"}

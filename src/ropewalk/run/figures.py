@@ -324,6 +324,9 @@ def _agent(last: Attempt | None) -> str:
 
 
 def _died(one: Attempt) -> bool:
+    """Says whether an attempt ended by no fault of the work; the last one of a task that ran out of heirs did, too."""
+    if one.verdict is not None and one.verdict.reason.startswith("infrastructure"):
+        return True
     return one.archived and bool(one.ended) and not one.ended.startswith("released")
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ropewalk.board import claim, state
+from ropewalk.board import claim, runs, state
 from ropewalk.board.claim import Held
 from ropewalk.board.state import Status
 from ropewalk.board.wire import Outcome
