@@ -19,7 +19,7 @@ from ropewalk.plan.plan import read
 from ropewalk.run.demo import cleaner, script
 from ropewalk.testing import sample
 
-SECONDS = 300
+SECONDS = 900
 COMMAND = [sys.executable, "-m", "ropewalk.cli.main", "demo"]
 
 
@@ -124,6 +124,7 @@ def test_what_is_not_shown_is_refused_before_anything_is_made(place: Place) -> N
         (["--harness", "claude"], "E_HARNESS"),
         (["--real"], "E_INVALID"),
         (["--harness", "scripted", "--real"], "E_INVALID"),
+        (["--report", "nowhere/report.html"], "E_INVALID"),
         (["/proc"], "E_INVALID"),
     ):
         place.env["PATH"] = "/usr/bin:/bin"

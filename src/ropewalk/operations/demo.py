@@ -92,6 +92,13 @@ def demo(ctx: Context, req: DemoRequest) -> Shown:
     repository = ctx.path(req.repository) if req.repository is not None else None
     if repository is None and not req.sample and stage.usable(ctx.cwd):
         repository = ctx.cwd
+    if repository is None and shutil.which("python3", path=_search(ctx)) is None:
+        raise UnsupportedError(
+            "the sample is in Python, and there is no python3 on the PATH",
+            hint="put it there, or name a git repository of yours: it is only read",
+        )
+    if req.report is not None and not os.access(os.path.dirname(ctx.path(req.report)), os.W_OK):
+        raise InvalidError(f"{req.report!r} can't be written", hint="name a file in a folder that is there")
     cast = _cast(ctx, req)
     with ExitStack() as stack:
         folder = stack.enter_context(cleaner.folder(req.keep))
@@ -114,6 +121,7 @@ def demo(ctx: Context, req: DemoRequest) -> Shown:
             lambda: clock.monotonic() - began, text,
         )  # fmt: skip
         shown = proof.prove(made, done, told, ctx.progress)
+        interrupts.check()
     if shown.failed:
         ctx.exit = FOUND
     return msgspec.structs.replace(shown, more=_more(ctx, cast), file=file, folder=folder if req.keep else None)
@@ -126,7 +134,7 @@ def _played(ctx: Context, inner: Context, req: DemoRequest, made: Stage, cast: _
     from ropewalk.run.demo.script import MODEL
 
     ctx.progress(f"goal: {made.goal}")
-    seconds = _REAL_SECONDS if cast.real else _SECONDS
+    seconds = _REAL_SECONDS if cast.programs else _SECONDS
     try:
         done = run(inner, RunRequest(
             made.goal + (_SMALL if cast.real else ""), jobs=req.agents, yes=True, direct=not cast.real,
@@ -161,7 +169,7 @@ def _cast(ctx: Context, req: DemoRequest) -> _Cast:
         crew.adapter(ctx, one, None)
     own = str(ctx.settings["cage"].value or "") or None
     real = req.real
-    ready = _ready(ctx) if real or not named else ()
+    ready = _ready(ctx, real) if real or not named else ()
     if not named and not real and not req.sample and ready:
         question = f"{ready[0]} and an endpoint of yours are here: shall it do the demo, for ${req.budget:g} at most?"
         real = ctx.ask(f"{question} (else it runs scripted, and costs nothing)") is True
@@ -175,15 +183,16 @@ def _cast(ctx: Context, req: DemoRequest) -> _Cast:
     return _Cast(named, False, (own or _best()) if named else "none")
 
 
-def _ready(ctx: Context) -> tuple[str, ...]:
-    """Gives the programs that are here and that one of the user's endpoints serves."""
+def _ready(ctx: Context, wanted: bool) -> tuple[str, ...]:
+    """Gives the programs that are here and that one of the user's endpoints serves; where `wanted` faults count."""
     from ropewalk.gateway import endpoints
     from ropewalk.lane.programs import registry
 
     try:
         ups = endpoints.read(crew.config_folder(ctx), ctx.env)
-    except RopewalkError as error:
-        ctx.warnings.append(f"{error.code} {error.message}")
+    except RopewalkError:
+        if wanted:
+            raise
         return ()
     return tuple(name for name in _installed(ctx) if endpoints.fitting(ups, registry.get(name).wires))
 
@@ -191,8 +200,11 @@ def _ready(ctx: Context) -> tuple[str, ...]:
 def _installed(ctx: Context) -> list[str]:
     from ropewalk.lane.programs import registry
 
-    search = ctx.env.get("PATH") or os.defpath
-    return [name for name in registry.PROGRAMS if shutil.which(registry.get(name).program, path=search)]
+    return [name for name in registry.PROGRAMS if shutil.which(registry.get(name).program, path=_search(ctx))]
+
+
+def _search(ctx: Context) -> str:
+    return ctx.env.get("PATH") or os.defpath
 
 
 def _best() -> Level:
@@ -209,15 +221,11 @@ def _best() -> Level:
 
 def _inner(ctx: Context, made: Stage, cast: _Cast, server: ModelServer | None) -> Context:
     """Gives the context of the run: its store, data and settings are the demo's own, the display is the caller's."""
-    import sys
-
     from ropewalk.core import config
 
     env = {name: value for name, value in ctx.env.items() if not name.startswith(("ROPEWALK_", "SWARM_"))}
     env |= {name: ctx.env[name] for name in _KEPT if name in ctx.env and cast.real}
     env[_SHARED] = made.shared
-    # whoever calls the command by its path need not have its Python among his programs
-    env["PATH"] = f"{env.get('PATH') or os.defpath}:{os.path.dirname(sys.executable)}"
     endpoints = ctx.config_home if cast.real else made.config
     inner = Context(
         cwd=made.folder, store=made.root, agent="ropewalk/demo", env=env, progress=ctx.progress, data_home=made.data,

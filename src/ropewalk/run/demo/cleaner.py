@@ -31,6 +31,8 @@ def folder(keep: bool) -> Iterator[str]:
     """Gives a new folder that is gone when the block ends, or this process; with `keep` what works there is ended."""
     try:
         made = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
+        if os.geteuid() == 0:
+            os.chmod(made, 0o711)  # agents in cages are another user then
     except OSError as error:
         raise os_error(error, "making of a temporary folder") from None
     try:
