@@ -159,7 +159,7 @@ def test_devflock_A2_devflock_C3_no_tool_of_a_program_gets_out(
     time.sleep(1.0)  # what it left behind would have written by now
     assert hashed(outside) == before
     tried = {entry.step for entry in server.entries(name) if entry.called and not entry.side}
-    assert len(tried) >= 14, (tried, result)
+    assert len(tried) >= 14, (tried, result, result.ending.error, result.ending.text)
     assert (result.state, result.level.partition(" ")[0]) == ("done", level), result
     work = base / "work"
     assert (work / "inside.txt").read_text() == "well\n" and not (work / "reached").exists()

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from ropewalk.lane.programs import registry
 from ropewalk.lane.waits import Limits, Waits
 from ropewalk.run import tools
 from ropewalk.run.tools import Desk
+from ropewalk.store.store import Store
 from ropewalk.testing.model_server import ModelServer, running
 
 pytestmark = [pytest.mark.clis, pytest.mark.slow, pytest.mark.compat]
@@ -81,6 +83,11 @@ class Field:
     def run(self, wish: Wish, meanwhile: Callable[[], None] = lambda: None) -> Outcome:
         return lanes.run(self.store, wish, tell=self.events.append, meanwhile=meanwhile)
 
+    def apart(self, wish: Wish) -> Outcome:
+        """Runs a lane in a thread of its own."""
+        with Store(self.store.layout.root) as store:
+            return lanes.run(store, wish)
+
     def close(self) -> None:
         self.door.close()
         self.desk.close()
@@ -124,6 +131,39 @@ def test_the_tools_are_offered_and_called_on_the_first_turn(field: Field, progra
     digest = [s for s in field.kit.board.below("refs/swarm/specs/one.r1.")]
     words = [field.kit.status(ref.removeprefix("refs/swarm/specs/")).spec.task for ref, _ in digest]
     assert f"It has to say {program}-tools" in [task.name for task in words]
+
+
+SIX = 6
+
+
+def test_devflock_A1_tools_are_offered_on_the_first_request_of_six_sessions_at_once_fresh_and_resumed(
+    field: Field,
+) -> None:
+    needed("claude")
+    names = [f"six{n}" for n in range(SIX)]
+    for name in names:
+        field.server.add(name, [{"text": "FINAL-ANSWER: done"}])
+    wishes = [field.wish("claude", name) for name in names]
+    sessions: list[str] = []
+    for session in range(2):
+        with ThreadPoolExecutor(SIX) as pool:
+            ended = list(pool.map(field.apart, wishes))
+        for wish, outcome in zip(wishes, ended, strict=True):
+            assert outcome.result.state == "done", outcome
+            asked = [e for e in field.server.entries(wish.named[0]) if e.message_id and not e.side]
+            offered = asked[session].tools
+            for name in field.door.names:
+                assert any(tool.endswith(name) for tool in offered), (wish.id, session, offered)
+            assert len(asked) == session + 1
+        sessions += [str(outcome.lane.ending.session) for outcome in ended]
+        again = []
+        for wish, outcome in zip(wishes, ended, strict=True):
+            folder = f"{wish.folder}-again"
+            os.mkdir(folder, 0o700)
+            os.rename(f"{wish.folder}/home", f"{folder}/home")
+            again.append(wish._replace(id=f"{wish.id}2", folder=folder, session=outcome.lane.ending.session))
+        wishes = again
+    assert sessions[:SIX] == sessions[SIX:] and len(set(sessions)) == SIX
 
 
 @pytest.mark.parametrize("program", ["claude", "codex"])

@@ -106,7 +106,7 @@ def test_what_is_in_the_trash_does_not_replace_what_is_there(bench: Bench) -> No
     assert trash.empty(folder, 3600) == [] and len(trash.empty(folder)) == 1
 
 
-def test_the_radar_tells_conflicts_from_neighbours(bench: Bench) -> None:
+def test_P3_the_radar_tells_conflicts_from_neighbours(bench: Bench) -> None:
     def edit(path: Path, name: str, line: int, text: str) -> None:
         lines = (path / name).read_text().splitlines()
         lines[line] = text

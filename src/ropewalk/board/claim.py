@@ -134,9 +134,12 @@ def mark(board: Board, held: Held, name: str) -> Held:
     return held._replace(claim=made.id, words=text)
 
 
-def release(board: Board, held: Held, why: str = "released") -> None:
-    """Gives a task back, as if it had not been claimed; the claim is archived and does not count as a death."""
-    _archive(board, held, why, "release")
+def release(board: Board, held: Held, why: str = "released", tokens: str = "") -> None:
+    """Gives a task back, as if it had not been claimed; the claim is archived and does not count as a death.
+
+    `tokens` are what the attempt used, as verdicts tell it.
+    """
+    _archive(board, held, why, "release", tokens)
 
 
 def die(board: Board, held: Held, outcome: Outcome, heirs: int | None = None) -> bool:
@@ -146,7 +149,8 @@ def die(board: Board, held: Held, outcome: Outcome, heirs: int | None = None) ->
     """
     limit = held.task.limits.heirs if held.task.limits.heirs is not None else (HEIRS if heirs is None else heirs)
     if deaths(board, held.task.id, held.life) < limit:
-        _archive(board, held, f"infrastructure: {outcome.reason}" if outcome.reason else "infrastructure", "requeue")
+        why = f"infrastructure: {outcome.reason}" if outcome.reason else "infrastructure"
+        _archive(board, held, why, "requeue", outcome.more.get("tokens", ""))
         return True
     more = {"note": outcome.reason, **outcome.more}
     close(board, held, _infrastructure(outcome, more))
@@ -221,9 +225,10 @@ def hidden(board: Board, task: Task) -> list[Move]:
     return [Move(names.spec(task.id), spec, None), Move(names.held(task.id), None, spec)]
 
 
-def _archive(board: Board, held: Held, why: str, kind: str) -> None:
+def _archive(board: Board, held: Held, why: str, kind: str, tokens: str) -> None:
     task = held.task
-    ended = now_object(wire.changed_claim(held.words, ended=why))
+    used = {"tokens": tokens} if tokens else {}
+    ended = now_object(wire.changed_claim(held.words, ended=why, **used))
 
     def build() -> Step:
         moves = [Move(names.claim(task.id), held.claim, None),

@@ -28,7 +28,7 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `agent` is the worker that had it last, `turns` counts starts of its agent in the attempt that decided, `attempts`
     all attempts and `deaths` those that ended by no fault of the work. `began` and `ended` are seconds since 1970,
-    `seconds` for how long agents ran in all attempts, `usage` the tokens by kind that verdicts tell of. `kept` is the
+    `seconds` for how long agents ran in all attempts, `usage` the tokens by kind of all attempts. `kept` is the
     attempt under which `rw recover` has the work of a task that did not land. One that is `replaced` failed, or waited
     for one that did, and others stand in its place.
     """
@@ -331,8 +331,11 @@ def _died(one: Attempt) -> bool:
 
 
 def tokens_of(one: Attempt) -> dict[str, int]:
-    """Gives the tokens by kind that an attempt's verdict tells of; none where it tells of none."""
-    said = one.verdict.values.get("tokens", "") if one.verdict is not None else ""
+    """Gives the tokens by kind that an attempt's verdict tells of, or its claim where it has none; else none."""
+    if one.verdict is not None:
+        said = one.verdict.values.get("tokens", "")
+    else:
+        said = next(iter(one.claim.values_of("tokens")), "") if one.claim is not None else ""
     pairs = (pair.partition("=") for pair in said.split())
     return {name: int(number) for name, _, number in pairs if number.isdigit()}
 

@@ -497,7 +497,8 @@ class Attempt:
         """Gives the task back as if it had not been claimed."""
         try:
             with self.lease.still() as held:
-                claim.release(self.board, held, f"released: {' '.join(why.split())[:_NOTE]}")
+                tokens = self._outcome(False, 1).more.get("tokens", "")
+                claim.release(self.board, held, f"released: {' '.join(why.split())[:_NOTE]}", tokens)
         except FencedError as error:
             return self._fenced(error)
         except RopewalkError as error:
