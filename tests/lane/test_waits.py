@@ -25,7 +25,7 @@ def facts(**words: object) -> Facts:
         (facts(output=NOW - 119), "quiet", "", False),
         (facts(output=NOW - 121), "stalled", "nothing", True),
         (facts(output=NOW - 121, progress=NOW - 5), "running", "", False),
-        (facts(output=NOW - 121, files=NOW - 100), "quiet", "", False),
+        (facts(output=NOW - 121, progress=NOW - 100), "quiet", "", False),
         # at a model: before its first byte, between bytes, and when it asks to wait
         (facts(open=1, sent=NOW - 299, output=NOW - 299), "quiet", "at a model", False),
         (facts(open=1, sent=NOW - 301), "stalled", "model: no answer", True),

@@ -58,7 +58,6 @@ class Facts(NamedTuple):
     until: float = 0.0
     progress: float = 0.0
     output: float = 0.0
-    files: float = 0.0
     result: float = 0.0
     turns: int = 0
     tokens: int = 0
@@ -97,7 +96,7 @@ def judge(facts: Facts, limits: Limits, waits: Waits) -> Judgement:
         return _at_model(facts, waits)
     if facts.until > now and facts.sent <= facts.ended:
         return Judgement("rate_limited", f"it was told to wait for {facts.until - now:.0f} s more")
-    last = max(facts.began, facts.output, facts.progress, facts.files, facts.ended, facts.until)
+    last = max(facts.began, facts.output, facts.progress, facts.ended, facts.until)
     idle = now - last
     if facts.wants_tool and facts.ended and facts.sent <= facts.ended:
         bound = facts.tool_limit + 60.0 if facts.tool_limit is not None else waits.tool
