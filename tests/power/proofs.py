@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 PROOFS = {
+    "board/grants.py:_key:1": "granted",
+    "board/grants.py:_key:2": "granted",
+    "board/grants.py:_key:3": "granted",
     "core/durable.py:_build:1": "foreign",
     "core/durable.py:install:1": "backup",
     "core/durable.py:install:2": "backup",
@@ -22,6 +25,7 @@ PROOFS = {
     "lane/sweep.py:archive:1": "swept_lane",
     "lane/sweep.py:archive:2": "swept_lane",
     "lane/sweep.py:archive:3": "swept_lane",
+    "operations/adr.py:adr_new:1": "planned",
     "operations/care.py:init:1": "init",
     "operations/reporting.py:runs_report:1": "run",
     "remote/exporting.py:_create:1": "exports",
@@ -40,6 +44,9 @@ PROOFS = {
     "run/bringing.py:_keep:1": "brought_run",
     "run/drive.py:drive:1": "run",
     "run/drive.py:drive:2": "run",
+    "run/planner/folders.py:put:1": "planned",
+    "run/planner/folders.py:save:1": "planned",
+    "run/planner/folders.py:save:2": "planned",
     "run/publish.py:remove_branch:1": "undo_of_runs",
     "run/publish.py:show_branch:1": "run",
     "run/report.py:write:1": "run",

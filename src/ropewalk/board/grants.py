@@ -14,9 +14,8 @@ import threading
 import msgspec
 
 from ropewalk.board import names
-from ropewalk.core import clock
+from ropewalk.core import clock, durable
 from ropewalk.core.decoding import UNREADABLE
-from ropewalk.core.durable import write_all
 from ropewalk.core.errors import ForbiddenError, InvalidError, StoreIOError, os_error
 from ropewalk.store.store import Store
 
@@ -74,16 +73,17 @@ def _sum(store: Store, said: bytes) -> bytes:
 
 
 def _key(store: Store) -> bytes:
-    """Gives the store's key, made at its first use."""
+    """Gives the store's key, made at its first use; what is signed with it stays good after a power loss."""
     folder = os.path.join(store.layout.root, "board")
     path = os.path.join(folder, "grant.key")
     try:
-        os.makedirs(folder, exist_ok=True)
+        durable.make_folders(folder)
         part = f"{path}.{os.getpid()}-{threading.get_ident()}"
         if not os.path.exists(path):
             fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                write_all(fd, os.urandom(_SIZE))
+                durable.write_all(fd, os.urandom(_SIZE))
+                os.fsync(fd)
             finally:
                 os.close(fd)
             try:
@@ -92,6 +92,7 @@ def _key(store: Store) -> bytes:
                 pass
             finally:
                 os.unlink(part)
+            durable.sync(folder)
         with open(path, "rb") as file:
             found = file.read(_SIZE + 1)
     except OSError as error:

@@ -44,6 +44,7 @@ class AdrNewResponse(msgspec.Struct, frozen=True):
 )
 def adr_new(ctx: Context, req: AdrNewRequest) -> AdrNewResponse:
     """Writes the file of a decision into the project's folder of them; whoever makes it says why."""
+    from ropewalk.core import durable
     from ropewalk.plan import decisions
     from ropewalk.run.planner import folders
 
@@ -55,7 +56,7 @@ def adr_new(ctx: Context, req: AdrNewRequest) -> AdrNewResponse:
             raise InvalidError(f"{glob[:80]!r} is not a path inside the tree", path=glob[:200])
     folder = os.path.join(root, inside)
     try:
-        os.makedirs(folder, exist_ok=True)
+        durable.make_folders(folder)
         number = decisions.next_number(os.listdir(folder))
         name, text = decisions.new(number, req.title, req.governs)
         folders.put(os.path.join(folder, name), text.encode("utf-8", "replace"))

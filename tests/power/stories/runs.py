@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ropewalk.board import grants
 from ropewalk.gateway import logins, noting
 from ropewalk.gateway.settings import Login
 from ropewalk.lane import journal
@@ -18,7 +19,7 @@ from ropewalk.store import layout
 from ropewalk.store.store import Store
 from ropewalk.testing.model_server import running
 
-from ..world import World, stock, there
+from ..world import TOP, World, stock, there
 from .base import MAIN, content, exported, source, started, story, unsynced_land
 
 
@@ -235,4 +236,42 @@ def noted_endpoints(folder: Path, skip: str) -> World:
         return [] if found == ["http://two"] else [f"the endpoints are {found}"]
 
     world.promises("setup", checks=[noted])
+    return world
+
+
+@story
+def granted(folder: Path, skip: str) -> World:
+    """An attempt was granted to land: the key that its words are signed with is the same."""
+    world = started(folder, skip)
+    world.watch()
+    words = world.run("board", "grant", "one", "att-power-one-123456")["grant"]
+
+    def good(w: World) -> list[str]:
+        with Store(str(w.store)) as store:
+            return [] if grants.check(store, words, "", "one", "att-power-one-123456") else ["the grant says nothing"]
+
+    world.promises("grant", checks=[good])
+    return world
+
+
+@story
+def planned(folder: Path, skip: str) -> World:
+    """A plan was made, and a decision, in folders that were not there."""
+    world = started(folder, skip, init=False)
+    place = world.top / "project"
+    place.mkdir()
+    (place / "ropewalk.toml").touch()
+    spec = world.folder / "spec.md"
+    spec.write_text("# A shop\n\nIt sells.\n")
+    inside = ["env", "-C", str(place), f"PYTHONPATH={TOP}:{TOP / 'src'}"]
+    for words in (["plan", "draft", "--spec", str(spec), "--into", "deep/plan"], ["adr", "new", "Shops sell"]):
+        world.trace([*inside, *world.command(*words)])
+        files = {path: path.read_bytes() for path in place.rglob("*.md")}
+        assert files
+
+        def whole(w: World, files: dict[Path, bytes] = files) -> list[str]:
+            return [f"{path.name} is lost" for path, data in files.items() if content(path) != data]
+
+        world.promises(words[0], checks=[whole])
+    assert place / "deep/plan/plan.md" in files and len(files) > 2, files
     return world

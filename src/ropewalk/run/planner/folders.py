@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from ropewalk.core import durable
 from ropewalk.core.decoding import UNREADABLE
 from ropewalk.core.errors import InvalidError, NotFoundError, os_error
 from ropewalk.core.policy import FILE as POLICY
@@ -99,7 +100,9 @@ def load(folder: str) -> Document:
 
 
 def save(folder: str, made: Document, seen: Map | None = None, *, anew: bool = False) -> list[str]:
-    """Writes a plan's folder and gives the paths; `E_INVALID` when one is there, unless it is written anew.
+    """Writes a plan's folder, which is durable then, and gives the paths.
+
+    `E_INVALID` when one is there, unless it is written anew.
 
     Packets that the plan no longer has are removed then.
     """
@@ -112,7 +115,7 @@ def save(folder: str, made: Document, seen: Map | None = None, *, anew: bool = F
     # a new folder is there whole or not at all
     place = folder if os.path.lexists(folder) else f"{folder.rstrip('/')}.{os.getpid()}.part"
     try:
-        os.makedirs(os.path.join(place, document.FOLDER), exist_ok=True)
+        durable.make_folders(os.path.join(place, document.FOLDER))
         for path, words in written.items():
             put(os.path.join(place, path), words.encode("utf-8", "surrogateescape"))
         if seen is not None:
@@ -122,17 +125,15 @@ def save(folder: str, made: Document, seen: Map | None = None, *, anew: bool = F
                 os.unlink(os.path.join(place, path))
         if place != folder:
             os.rename(place, folder)
+            durable.sync(os.path.dirname(folder))
     except OSError as error:
         raise os_error(error, "write of the plan") from None
     return sorted(written)
 
 
 def put(path: str, data: bytes) -> None:
-    """Puts a file in place, whole or not at all."""
-    part = f"{path}.{os.getpid()}.part"
-    with open(part, "wb") as file:
-        file.write(data)
-    os.replace(part, path)
+    """Puts a file in place, whole or not at all; it is durable then."""
+    durable.replace(path, data, part=f"{path}.{os.getpid()}.part")
 
 
 def map_of(folder: str) -> Map | None:
