@@ -119,7 +119,7 @@ def count(store: str, run: str, board: str = "") -> dict[str, Any]:
             commit = field(lines, "landed")
             ops = [
                 op
-                for op, body in db.execute("SELECT op, body FROM ops")
+                for op, body in db.execute("SELECT op, body FROM ops WHERE kind = 'land'")
                 if any(
                     m[0].endswith(f"/heads/{record['target']}") and m[2] == commit
                     for m in json.loads(body).get("moves", [])
