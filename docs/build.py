@@ -163,8 +163,8 @@ def errors() -> str:
 def configuration() -> str:
     """Gives the table of settings."""
     lines = ["# Configuration\n", NOTE]
-    lines.append("A setting comes from the command line, else from its variable, else from its default; those of runs come")
-    lines.append("before the default from `run.toml` in the store's folder, which [`rw setup`](setup.md) writes.")
+    lines.append("A setting comes from the command line, else from its variable, else from its default; those of runs")
+    lines.append("come before the default from `run.toml` in the store's folder, which [`rw setup`](setup.md) writes.")
     lines.append("`rw config show --origin` prints what is in force and where it comes from.\n")
     lines += ["| setting | variable | default | meaning |", "|---|---|---|---|"]
     for setting in config.SETTINGS:
