@@ -14,6 +14,7 @@ from ropewalk.board import runs, state
 from ropewalk.board.base import Board
 from ropewalk.board.runs import Broken, Run
 from ropewalk.board.state import Status
+from ropewalk.core.errors import RopewalkError
 from ropewalk.run.work import evidence
 from ropewalk.run.work.landing import LocalLanding
 from ropewalk.run.work.leftovers import Places
@@ -28,8 +29,17 @@ _LANDS = 100_000
 def prove(board: Board, store: Store, run: Run, options: Options, tell: Callable[..., None]) -> Run:
     """Runs the checks of all that landed on the run's head and gives the record, which names those that fail.
 
-    Nothing is written where the record says so already, nor after `options.stop`.
+    Nothing is written where the record says so already, nor after `options.stop`. A check that could not be run at all
+    is told of: the run has ended as it has.
     """
+    try:
+        return _prove(board, store, run, options, tell)
+    except RopewalkError as error:
+        tell("prove_failed", reason=f"{error.code} {error.message}")
+        return run
+
+
+def _prove(board: Board, store: Store, run: Run, options: Options, tell: Callable[..., None]) -> Run:
     board.refresh()
     wanted = [runs.task_name(run.id, task) for task in run.tasks]
     there = state.look(board, only=wanted).values()
