@@ -31,7 +31,7 @@ _VARIES = [
     (re.compile(r"\b[0-9a-f]{7,12}\b"), "SHORT"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "TIME"),
     (re.compile(r'"(elapsed_ms|at|created_at|seconds|bytes_on_disk)":[0-9.]+'), r'"\1":N'),
-    (re.compile(r"\b\d+(\.\d+)? (s|ms|seconds)\b"), r"N \2"),
+    (re.compile(r"\b(?:\d+ min )?\d+(\.\d+)? (s|ms|seconds)\b"), r"N \2"),
     (re.compile(r"(bytes_on_disk|seconds|elapsed_ms|bytes_before|bytes_after|lands_a_second): [0-9.]+"), r"\1: N"),
 ]
 
