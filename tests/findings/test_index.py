@@ -42,6 +42,8 @@ def test_every_finding_is_listed_in_order() -> None:
     assert [i for i in ids if i[0] == "R"] == [f"R{n}" for n in range(1, 27)]
     planners = [int(i[1:]) for i in ids if i[0] == "P"]
     assert planners == sorted(planners) and len(planners) == 6
+    statements = [f"devflock {kind}{n}" for kind, most in (("A", 7), ("B", 28), ("C", 11)) for n in range(1, most + 1)]
+    assert [i for i in ids if i.startswith("devflock")] == statements
 
 
 def test_each_is_held_by_a_test_with_its_name_or_says_why_not() -> None:
