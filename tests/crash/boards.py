@@ -1,4 +1,4 @@
-"""What is struck of boards and runs: tasks put on one, claimed and returned, runs taken back and brought in."""
+"""What is struck of boards and runs: tasks put on one and claimed, runs taken back and brought in."""
 
 from __future__ import annotations
 
@@ -32,19 +32,6 @@ def _claimed(folder: Path, ids: Ids) -> bool:
     shown = must(folder, "task show", task="one")
     assert len(shown.get("history", [])) <= 1, shown
     return bool(shown["state"] == "claimed")
-
-
-def _worked_on(folder: Path, ids: Ids) -> None:
-    _on_a_board(folder, ids)
-    attempt = must(folder, "claim", task="one")["attempt"]
-    made = must(folder, "commit", message="one", changes=put("one.txt", "1\n"), parent="main")
-    keep(folder, ids, attempt=attempt, change=made["changeset"])
-
-
-def _returned(folder: Path, ids: Ids) -> bool:
-    titles = [e["title"] for e in must(folder, "log", rev="main", limit=50)["entries"]]
-    assert titles.count("fix one") <= 1, titles
-    return all_or_none(["fix one" in titles, _states(folder)["one"] == "done"])
 
 
 def _ran(folder: Path, ids: Ids, **more: str) -> None:
@@ -101,8 +88,6 @@ def _brought(folder: Path, ids: Ids) -> bool:
 BOARDS = [
     Scenario("task add", lambda f, i: ["task", "add", str(f / "tasks.json")], _added, _listed),
     Scenario("claim", lambda f, i: ["claim", "one"], _claimed, _on_a_board, again=frozenset({"E_CLAIMED"})),
-    Scenario("return", lambda f, i: ["return", "one", i["attempt"], i["change"]], _returned, _worked_on,
-             again=frozenset({"E_FENCED"})),
     Scenario("runs undo", lambda f, i: ["runs", "undo", i["run"]], _dropped, _ran),
     Scenario("runs undo (a land)", lambda f, i: ["runs", "undo", i["run"]], _reverted, _ran_on_main),
     Scenario("import-run", lambda f, i: ["import-run", str(f / "away")], _brought, _foreign),
