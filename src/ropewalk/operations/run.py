@@ -139,7 +139,7 @@ def runs_resume(ctx: Context, req: RunsResumeRequest) -> Summary:
     options = changed(
         found.options, jobs=req.jobs, harness=req.harness, command=req.command, pass_env=list(req.pass_env),
         budget=req.budget, max_tokens=req.max_tokens,
-    )
+    )  # fmt: skip
     _crew_of(ctx, options)
     was_paused = found.paused is not None
     found = runs.set_stopped(board, found.id, "", ctx.agent)

@@ -157,9 +157,7 @@ class RunsPauseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     id: RunName
     why: Annotated[str, Meta(max_length=1000, description="why, for whoever looks at it")] = ""
-    seconds: (
-        Annotated[int, Meta(ge=1, le=31_536_000, description="it goes on by itself after so long")] | None
-    ) = None
+    seconds: Annotated[int, Meta(ge=1, le=31_536_000, description="it goes on by itself after so long")] | None = None
     board: BoardName | None = None
 
 
