@@ -104,9 +104,7 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "whether your checkout is compared before and after agents that could write there",
     ),
-    Setting(
-        "run.harness", "text", None, "ROPEWALK_RUN_HARNESS", "--harness", "who does tasks of runs, see `rw setup`"
-    ),
+    Setting("run.harness", "text", None, "ROPEWALK_RUN_HARNESS", "--harness", "who does tasks of runs, see `rw setup`"),
     Setting("run.model", "text", None, "ROPEWALK_RUN_MODEL", "--model", "their model, where that harness does them"),
     Setting("run.workers", "count", None, "ROPEWALK_RUN_WORKERS", "--jobs", "how many agents of a run work at once"),
     Setting(

@@ -59,7 +59,9 @@ def of_plan(plan: Plan, document: Document = Document()) -> Document:
 
     A task that says nothing else is a Builder's.
     """
-    tasks = [msgspec.structs.replace(task, role=task.role or _ROLE, class_=task.class_ or _CLASS) for task in plan.tasks]
+    tasks = [
+        msgspec.structs.replace(task, role=task.role or _ROLE, class_=task.class_ or _CLASS) for task in plan.tasks
+    ]
     made = tuple(packets.from_task(task, final_reply=_reply(task.role)) for task in tasks)
     return msgspec.structs.replace(document, summary=plan.summary, modules=plan.modules, packets=made)
 
