@@ -218,7 +218,8 @@ PASSES_FORM: dict[str, list[dict[str, Any]]] = {
                    {"destination": "/etc/passwd"}, {"destination": "a\0b"}, {"destination": "o", "ref": "nowhere"},
                    {"destination": "o", "branch": "a..b"}],
     "setup": [{"config": "nowhere"}, {"config": "/etc/passwd"}, {"config": "."}, {"config": "a\0b"},
-              {"config": "/dev/zero"}, {"config": "x" * 5000}, {"plan": "nowhere"}, {"config": "nowhere", "plan": "a\0b"}],
+              {"config": "/dev/zero"}, {"config": "x" * 5000}, {"plan": "nowhere"},
+              {"config": "nowhere", "plan": "a\0b"}],
     "run": [{"tasks": "nowhere"}, {"tasks": "/etc/passwd"}, {"tasks": "."}, {"tasks": "a\0b"}, {"tasks": "/dev/zero"},
             {"tasks": "x" * 5000}, {"tasks": "nowhere", "onto": "a..b"}, {"tasks": "nowhere", "record": "a\0b"}],
     "lane start": [{"name": "t", "prompt": "p", "command": "cat", "cage": "none", **more} for more in (

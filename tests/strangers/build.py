@@ -92,8 +92,7 @@ def fetch(project: Project, folder: Path, env: Mapping[str, str]) -> dict[str, P
         there.mkdir(parents=True)
         if project.registry in ("wheels", "sdists"):
             form = "--only-binary=:all:" if project.registry == "wheels" else "--no-binary=:all:"
-            _client(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", form, "--dest", there,
-                    f"{project.name}=={version}", folder=there, env=env)  # fmt: skip
+            download(there, env, form, f"{project.name}=={version}")
         elif project.registry == "npm":
             _client("npm", "pack", "--silent", f"{project.name}@{version}", folder=there, env=env)
         else:
@@ -102,6 +101,12 @@ def fetch(project: Project, folder: Path, env: Mapping[str, str]) -> dict[str, P
 
     with ThreadPoolExecutor(4) as pool:
         return dict(zip(project.versions, pool.map(one, project.versions), strict=True))
+
+
+def download(folder: Path, env: Mapping[str, str], *words: str) -> None:
+    """Has pip put archives into a folder, without what they need; raises `Unreachable`."""
+    _client(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, *words,
+            folder=folder, env=env)  # fmt: skip
 
 
 def _debian(name: str, suite: str, folder: Path, env: Mapping[str, str]) -> None:
