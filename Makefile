@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # programs and the packages that bring them
 # npm is one of them where Node.js is not there already
 DEBIAN := npm:npm git:git strace:strace sshd:openssh-server ssh:openssh-client lighttpd:lighttpd gpg:gnupg curl:curl openssl:openssl bwrap:bubblewrap gh:gh zsh:zsh fish:fish \
-  mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs
+  mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs ip:iproute2 cc:gcc nsenter:util-linux
 # not below a home: root's is closed to the user that lanes run as
 CLIS := RWTEST_CLIS=1 RWTEST_CLIS_DIR=$(or $(RWTEST_CLIS_DIR),/var/tmp/ropewalk-test-clis-$(shell id -u))
 DOC_TESTS := $(wildcard tests/docs) tests/test_house.py tests/test_layers.py

@@ -64,7 +64,8 @@ def case(commit: Commit) -> dict[str, Any]:
     look = {"tool": "shell", "cmd": f"{commit.check} > /dev/null 2>&1; echo {RED}$?"}
     return {"when": f"Commit {commit.id}:", "steps": [
         {"tools": reads}, *(step(edit, large) for edit in commits.edits(commit, tests=True)), look,
-        *(step(edit, large) for edit in commits.edits(commit, tests=False)), {"text": f"FINAL-ANSWER: {commit.subject}"},
+        *(step(edit, large) for edit in commits.edits(commit, tests=False)),
+        {"text": f"FINAL-ANSWER: {commit.subject}"},
     ]}  # fmt: skip
 
 
