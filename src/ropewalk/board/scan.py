@@ -217,9 +217,9 @@ def attempts(found: Scan, task: str) -> list[Attempt]:
         listed.append(_attempt(found, task, claim.attempt, claim_id, verdict_id if same else None, live=True))
     by_life = all(a.claim is not None and a.claim.ours for a in listed)
 
-    def key(one: Attempt) -> tuple[bool, int, bool, int, str]:
+    def key(one: Attempt) -> tuple[bool, int, bool, int, int, str]:
         life = one.claim.life if by_life and one.claim is not None else 0
-        return one.is_live, life, one.at is None, one.at or 0, one.id
+        return one.is_live, life, one.at is None, one.at or 0, one.began or 0, one.id
 
     return sorted(listed, key=key)
 

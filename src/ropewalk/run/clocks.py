@@ -6,7 +6,7 @@ Nothing that decides rests on a clock. A report tells times, and each is of the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from ropewalk.board import names, runs
 from ropewalk.board.runs import Run
@@ -29,11 +29,36 @@ def apart(run: Run, seen: Scan, made: Mapping[str, Sequence[Attempt]], needs: Ma
     most = 0
     for task, attempts in made.items():
         before = max([run.at, *(ends.get(need, 0) for need in needs.get(task, ()))])
+        times = []
         for one in attempts:
-            began = one.began or 0
             ended = seen.made_at(one.verdict_id or (one.claim_id if one.archived else None)) or 0
-            for earlier, later in ((before, began), (began or before, ended), (began, now), (ended, now)):
-                if earlier and later:
-                    most = max(most, earlier - later)
-            before = max(before, began, ended) if one.archived else before
+            life = one.claim.life if one.claim is not None and one.claim.ours else 0
+            times.append(Times(one.is_live, life, one.began or 0, ended, one.archived))
+        most = max(most, against(before, times, now))
     return most if most > TOLERATED else 0
+
+
+class Times(NamedTuple):
+    """Is when an attempt began and ended, in seconds since 1970 (0: not known), and what says which came first."""
+
+    is_live: bool
+    life: int
+    began: int
+    ended: int
+    archived: bool
+
+
+def against(before: int, times: Iterable[Times], now: int) -> int:
+    """Gives by how many seconds at most attempts at a task that came after `before` seem to run against the time.
+
+    Within a life nothing but their times says which was first, so what counts is whether any order of them holds.
+    """
+    most = 0
+    for one in sorted(times):
+        for earlier, later in (
+            (before, one.began), (one.began or before, one.ended), (one.began, now), (one.ended, now),
+        ):  # fmt: skip
+            if earlier and later:
+                most = max(most, earlier - later)
+        before = max(before, one.began, one.ended) if one.archived else before
+    return most
