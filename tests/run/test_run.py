@@ -93,7 +93,7 @@ def test_a_killed_agent_is_run_again_from_a_clean_start(runs: Runs, tmp_path: Pa
     found = by_id(envelope)
     assert code == 10
     assert (found["once"]["state"], found["once"]["deaths"], found["once"]["turns"]) == ("landed", 1, 1)
-    assert (found["always"]["state"], found["always"]["deaths"]) == ("failed", 2)
+    assert (found["always"]["state"], found["always"]["deaths"]) == ("failed", 3)
     assert "signal 9" in found["always"]["reason"] and found["always"]["attempts"] == 3
     files = runs.files(envelope["result"]["ref"])
     assert files["src/b.py"] == "b = 2\n" and files["after"] == "a\n"
