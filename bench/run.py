@@ -133,7 +133,10 @@ def shell(place: Path, plan: Plan, workers: int, rounds: list[str]) -> dict[str,
     subprocess.run(["bash", "-c", LOOP, "loop", *rounds], cwd=place / "project", env=env, check=True)
     wall = time.time() - began
     lost = (place / "lost").read_text().split() if (place / "lost").exists() else []
-    checked = {task.id: subprocess.run(["sh", "-c", task.check], cwd=place / "project") for task in plan.tasks}
+    checked = {
+        task.id: subprocess.run(["sh", "-c", task.check], cwd=place / "project", capture_output=True)
+        for task in plan.tasks
+    }
     red = [name for name, done in checked.items() if done.returncode]
     noted = (place / "project" / "NOTES.md").read_text().count("- t")
     return {"wall": wall, "lost": len(lost), "red": len(red), "notes": noted}
