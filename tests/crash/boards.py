@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.foreign import spring
+
 from .kit import Ids, keep, must, put, refs_of
 from .scenarios import SCENARIOS, Scenario, all_or_none
 
@@ -63,18 +65,7 @@ def _reverted(folder: Path, ids: Ids) -> bool:
 
 
 def _foreign(folder: Path, ids: Ids) -> None:
-    away = folder / "away" / ".fleetflow" / "spring"
-    away.mkdir(parents=True)
-    packet = {"id": "api", "model": "codex", "phase": "build"}
-    manifest = {"run": "spring", "base": "main", "created_by": "ff-plan/0.5.0", "orchestrator": "opus",
-                "phases": ["build"], "packets": [packet]}  # fmt: skip
-    (away / "manifest.json").write_text(json.dumps(manifest))
-    lane = {"key": "v2:1", "id": "api", "model": "codex"}
-    rows = [{"type": "started", "phase": "build", **lane},
-            {"type": "result", "rc": 0, "artifact": "/x/api.last.txt", **lane}]  # fmt: skip
-    (away / "journal.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (away / "api.prompt.txt").write_text("Do it.")
-    (away / "api.last.txt").write_text("All done.\n")
+    spring(folder / "away")
 
 
 def _brought(folder: Path, ids: Ids) -> bool:

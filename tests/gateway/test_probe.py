@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socketserver
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.served import served
 
 from ropewalk.gateway import probe as probing
 from ropewalk.gateway.probe import Report, Waits, probe
@@ -103,15 +102,8 @@ def server(answer: Any) -> Iterator[str]:
         def log_message(self, *_: Any) -> None:
             """Says nothing."""
 
-    class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-        daemon_threads = True
-        allow_reuse_address = True
-
-    with Server(("127.0.0.1", 0), Handler) as made:
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{made.server_address[1]}"
-        made.shutdown()
+    with served(Handler) as address:
+        yield address
 
 
 def reply(handler: BaseHTTPRequestHandler, status: int, *parts: bytes, wait: float = 0.0) -> None:

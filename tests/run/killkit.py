@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from tests.processes import naming
 from tests.run import builder
 
 from ropewalk.core import events
@@ -51,17 +52,7 @@ class Seen(NamedTuple):
 
 def processes(folder: Path) -> Iterator[Seen]:
     """Yields the living processes that name a folder in their words, their environment or their place."""
-    mark = os.fsencode(folder)
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            said = Path(f"/proc/{pid}/environ").read_bytes()
-            place = os.fsencode(os.readlink(f"/proc/{pid}/cwd"))
-            is_dead = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
-        except OSError:
-            continue
-        if pid == os.getpid() or is_dead or not any(mark in text for text in (words, said, place)):
-            continue
+    for pid, words, said in naming(folder):
         variables = dict(one.partition(b"=")[::2] for one in said.split(b"\0"))
         kind = next((kind for word, kind in _CHILDREN.items() if word in words), "")
         if kind == "shim":

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.run.test_goal import Shop
 
 from ropewalk.plan.document import Document, of_plan
 from ropewalk.plan.plan import Module, Plan
@@ -20,32 +21,12 @@ from ropewalk.run.planner import folders
 SCRIPT = 'Write it, as in /home/somebody/notes.\n\n```script\n[{"put": "shop/tax.py", "text": "x = 1\\n"}]\n```'
 
 
-class Field:
-    """Is a user's repository, and the command."""
-
-    def __init__(self, folder: Path, git: Any, env: dict[str, str]) -> None:
-        self.folder = folder / "shop"
-        self.folder.mkdir()
-        git("init", "-q", "-b", "main", ".", folder=self.folder)
-        (self.folder / "README").write_text("Shop\n")
-        git("add", ".", folder=self.folder)
-        git("commit", "-qm", "Start", folder=self.folder)
-        self.env = env | {"XDG_DATA_HOME": str(folder / "data"), "ROPEWALK_AGENT": "person/me", "ROPEWALK_CAGE": "none"}
-
-    def rw(self, *words: str) -> tuple[int, dict[str, Any], str]:
-        """Runs the command and gives (exit code, envelope, what it said meanwhile)."""
-        argv = [sys.executable, "-m", "ropewalk.cli.main", *words]
-        done = subprocess.run(argv, cwd=self.folder, env=self.env, capture_output=True, timeout=120)
-        assert b"Traceback" not in done.stderr, done.stderr.decode()
-        return done.returncode, msgspec.json.decode(done.stdout), done.stderr.decode()
-
-
 @pytest.fixture
-def field(tmp_path: Path, git: Any, clean: dict[str, str]) -> Field:
-    return Field(tmp_path, git, clean)
+def field(tmp_path: Path, git: Any, clean: dict[str, str]) -> Shop:
+    return Shop(tmp_path, git, dict(clean))
 
 
-def test_a_plan_that_fails_its_lint_is_started_only_in_spite_of_it_and_that_is_told(field: Field) -> None:
+def test_a_plan_that_fails_its_lint_is_started_only_in_spite_of_it_and_that_is_told(field: Shop) -> None:
     task = Task("tax", "test -e shop/tax.py", SCRIPT, module="shop")
     folders.save(str(field.folder / "plan"), of_plan(Plan("tax", (Module("shop", "shop"),), (task,)), Document()))
     code, envelope, said = field.rw("run", "--plan", "plan", "--yes")
@@ -62,9 +43,9 @@ def test_a_plan_that_fails_its_lint_is_started_only_in_spite_of_it_and_that_is_t
     assert "/home/somebody/notes" in field.rw("runs", "report", name)[1]["result"]["text"]
 
 
-def test_a_run_whose_agent_changes_the_users_checkout_ends_with_12(field: Field) -> None:
-    agent = field.folder.parent / "agent"
-    agent.write_text(f"#!/bin/sh\necho gone >> {field.folder}/README\n")
+def test_a_run_whose_agent_changes_the_users_checkout_ends_with_12(field: Shop) -> None:
+    agent = field.agent
+    agent.write_text(f"#!/bin/sh\necho gone >> {field.folder}/docs/index.md\n")
     agent.chmod(0o755)
     (field.folder.parent / "tasks.json").write_bytes(
         msgspec.json.encode({"tasks": [{"id": "stray", "description": "Go astray", "check": "test -e x"}]})
@@ -76,12 +57,14 @@ def test_a_run_whose_agent_changes_the_users_checkout_ends_with_12(field: Field)
     lane = field.rw("lane", "list")[1]["result"]["lanes"][0]["lane"]
     code, envelope, _ = field.rw("lane", "restore", lane)
     assert code == 0, envelope
-    assert os.listdir(field.folder) == [".git", "README"] and (field.folder / "README").read_text() == "Shop\n"
+    assert (
+        os.listdir(field.folder) == [".git", "docs"] and (field.folder / "docs" / "index.md").read_text() == "# Shop\n"
+    )
 
 
 @pytest.mark.parametrize("words", [["plan", "draft", "Do it", "--into", "plan"], ["run", "Do it", "--yes"]])
-def test_a_planning_that_is_interrupted_ends_with_130_and_leaves_nothing(field: Field, words: list[str]) -> None:
-    agent, begun = field.folder.parent / "agent", field.folder.parent / "begun"
+def test_a_planning_that_is_interrupted_ends_with_130_and_leaves_nothing(field: Shop, words: list[str]) -> None:
+    agent, begun = field.agent, field.folder.parent / "begun"
     os.mkfifo(begun)
     agent.write_text(f"#!/bin/sh\necho > {begun}\nexec sleep 300\n")
     agent.chmod(0o755)
@@ -92,5 +75,5 @@ def test_a_planning_that_is_interrupted_ends_with_130_and_leaves_nothing(field: 
     started.send_signal(signal.SIGINT)
     _, said = started.communicate(timeout=60)
     assert started.returncode == 130 and b"Traceback" not in said, said.decode()
-    assert os.listdir(field.folder) == [".git", "README"] and field.rw("runs", "list")[1]["result"]["runs"] == []
+    assert os.listdir(field.folder) == [".git", "docs"] and field.rw("runs", "list")[1]["result"]["runs"] == []
     assert not subprocess.run(["pgrep", "-f", str(agent)], capture_output=True).stdout

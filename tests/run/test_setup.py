@@ -5,10 +5,8 @@ from __future__ import annotations
 import http.client
 import os
 import re
-import socketserver
 import stat
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
@@ -17,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.served import served
 
 from ropewalk.core.errors import InvalidError
 from ropewalk.gateway import noting
@@ -326,15 +325,8 @@ def without_pages(behind: str) -> Iterator[str]:
         def log_message(self, *_: Any) -> None:
             """Says nothing."""
 
-    class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-        daemon_threads = True
-        allow_reuse_address = True
-
-    with Server(("127.0.0.1", 0), Handler) as made:
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{made.server_address[1]}"
-        made.shutdown()
+    with served(Handler) as address:
+        yield address
 
 
 def test_devflock_B27_an_endpoint_without_health_and_props_is_usable(models: ModelServer) -> None:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
+from tests.processes import naming
 from tests.work import asker
 from tests.work.workkit import Process, WorkKit, task
 
@@ -52,17 +53,7 @@ class Seen(NamedTuple):
 
 def processes(folder: Path) -> Iterator[Seen]:
     """Yields the living processes that name a folder in their words, their environment or their place."""
-    mark = os.fsencode(folder)
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            said = Path(f"/proc/{pid}/environ").read_bytes()
-            place = os.fsencode(os.readlink(f"/proc/{pid}/cwd"))
-            is_dead = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
-        except OSError:
-            continue
-        if pid == os.getpid() or is_dead or not any(mark in text for text in (words, said, place)):
-            continue
+    for pid, words, said in naming(folder):
         if b"ropewalk.gateway.process" in words:
             yield Seen(pid, "gateway")
         elif b"shim.py" in words:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -141,7 +141,8 @@ def read(
     seen.read(mine.values())
     tasks = _names(run, seen.tasks)
     statuses = state.look(still, only=[runs.task_name(run.id, task) for task in tasks])
-    found = [_report(run, seen, task, statuses.get(runs.task_name(run.id, task))) for task in tasks]
+    made = {task: attempts(seen, runs.task_name(run.id, task)) for task in tasks}
+    found = [_report(run, seen, task, statuses.get(runs.task_name(run.id, task)), made[task]) for task in tasks]
     found = _blocked(found, stopped=bool(run.stopped))
     worked_on = any(one.state == "running" for one in found)
     is_open = worked_on or any(one.state == "waiting" for one in found)
@@ -155,7 +156,6 @@ def read(
         found = [_held(one, run.paused) if one.state == "waiting" else one for one in found]
     elif is_open:
         how = "running" if living or (worked_on and at_work(statuses.values())) else "died"
-    made = {task: attempts(seen, runs.task_name(run.id, task)) for task in tasks}
     count = {word: sum(one.state == word for one in found) for word in ("landed", "failed", "blocked", "stopped")}
     last = max((one.ended for one in found), default=0)
     until = now if how == "running" and now else last or run.at
@@ -237,12 +237,11 @@ def at_work(statuses: Iterable[Status]) -> bool:
     return any(s.claim is not None and not s.claim.closed and not holder.is_dead(s.claim.host) for s in statuses)
 
 
-def _report(run: Run, seen: Scan, task: str, status: Status | None) -> TaskReport:
-    name = runs.task_name(run.id, task)
+def _report(run: Run, seen: Scan, task: str, status: Status | None, tried: Sequence[Attempt]) -> TaskReport:
     if status is None:
         return TaskReport(task, "cancelled", reason="it is not on the board any more")
     # whoever cancels or replaces a task closes it by an attempt at which nobody tried anything
-    made = [one for one in attempts(seen, name) if one.verdict is None or one.verdict.reason != "cancelled"]
+    made = [one for one in tried if one.verdict is None or one.verdict.reason != "cancelled"]
     last = made[-1] if made else None
     verdict = status.verdict
     values = verdict.values if verdict is not None else {}
@@ -260,7 +259,7 @@ def _report(run: Run, seen: Scan, task: str, status: Status | None) -> TaskRepor
         for key, number in tokens_of(one).items():
             usage[key] = usage.get(key, 0) + number
     began = min((one.began for one in made if one.began), default=0)
-    ended = seen.made_at(seen.refs.get(names.verdict(name))) or 0
+    ended = seen.made_at(seen.refs.get(names.verdict(runs.task_name(run.id, task)))) or 0
     return TaskReport(
         task, how, _agent(last), "" if how == "landed" else runs.short(run.id, reason).replace(f"{run.id}.", ""),
         status.returned if how == "landed" else None,

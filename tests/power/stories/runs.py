@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.foreign import spring
 
 from ropewalk.board import grants
 from ropewalk.gateway import logins, noting
@@ -103,18 +104,7 @@ def run_on_a_server(folder: Path, skip: str) -> World:
 def brought_run(folder: Path, skip: str) -> World:
     """A run of another program is brought in: its summary, its files, and how its lanes ended."""
     world = started(folder, skip)
-    away = world.folder / "shop" / ".fleetflow" / "spring"
-    away.mkdir(parents=True)
-    packet = {"id": "api", "model": "codex", "phase": "build"}
-    manifest = {"run": "spring", "base": "main", "created_by": "ff-plan/0.5.0", "orchestrator": "opus",
-                "phases": ["build"], "packets": [packet]}  # fmt: skip
-    (away / "manifest.json").write_text(json.dumps(manifest))
-    lane = {"key": "v2:1", "id": "api", "model": "codex"}
-    rows = [{"type": "started", "phase": "build", **lane},
-            {"type": "result", "rc": 0, "artifact": "/x/api.last.txt", **lane}]  # fmt: skip
-    (away / "journal.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (away / "api.prompt.txt").write_text("Do it.")
-    (away / "api.last.txt").write_text("All done.\n")
+    away = spring(world.folder / "shop")
     world.watch()
     (brought,) = world.run("import-run", str(away))["runs"]
     assert brought["new"] == 1, brought
